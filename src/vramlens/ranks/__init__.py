@@ -6,6 +6,7 @@ compares ranks works on summaries and flight records alone (``compare``).
 rank_summary: one rank in some kilobytes.
 recording_summary: it, from a recording.
 line_uses: its lines.
+parameter_groups: what training does with its parameters.
 frame_uses: the memory of all that a line calls.
 hints: what their stacks went through.
 rank_comparison: the answer about the ranks of a job.

@@ -21,6 +21,7 @@ from vramlens.ranks.excess.causes import BY_STEP, FIXES, STAY, WORDS, Position
 from vramlens.ranks.excess.cohort_differences import CohortComparison
 from vramlens.ranks.excess.own_work import without_own_work
 from vramlens.ranks.excess.rank_against_peers import RankAgainstPeers
+from vramlens.ranks.excess.reasons.unfrozen import notes_of_frozen
 from vramlens.ranks.excess.reserved_differences import with_all_of_settings
 from vramlens.ranks.excess.role_leaks import RoleLeaks
 from vramlens.ranks.flights.collectives import all_groups, collective_problems
@@ -71,6 +72,7 @@ _BY_SIZE = (
     "wider_numbers",
     "workspaces",
     "not_checkpointed",
+    "not_frozen",
     "pipeline_stage",
     "uneven_shard",
     "embedding_shard",
@@ -234,6 +236,8 @@ class _Job:
     def notes(self) -> list[str]:
         """What differs between ranks by nature, one sentence each."""
         notes = [note for tables in self._tables for note in tables.notes]
+        alike = [] if self._is_sending else [tables.peers for tables in self._tables]
+        frozen = [note for peers in alike for note in notes_of_frozen(peers)]
         if self.cohorts.source == PROGRAMS:
             notes += [] if self.strangers else note_of_programs(self.cohorts.members)
         elif self.cohorts.source in (PLACES, WORKLOADS):
@@ -242,7 +246,7 @@ class _Job:
             notes += self.between_cohorts.notes()
         if not notes and not self.strangers:
             notes += note_of_kinds_of_work(self.cohorts, self.ranks)
-        return notes
+        return [*notes, *frozen]
 
     def notes_of_processes(self, differing: Collection[int]) -> Iterator[str]:
         """Yields whether all share their GPUs, who takes longer for a step, and who keeps more of
@@ -279,11 +283,10 @@ class _Job:
     @cached_property
     def _tables(self) -> list[PlacedTables]:
         """By cohort, its ranks and the tables that each of them owns; stages own layers."""
-        is_pipeline = any(position.sends for position in self._positions.values())
         return [
             PlacedTables(
                 [self.ranks[rank] for rank in members if rank not in self.strangers],
-                may_be_placed=not is_pipeline,
+                may_be_placed=not self._is_sending,
             )
             for members in self.cohorts.members
         ]
@@ -354,6 +357,10 @@ class _Job:
             )
             for rank, summary in self.ranks.items()
         }
+
+    @property
+    def _is_sending(self) -> bool:
+        return any(position.sends for position in self._positions.values())
 
     def _is_pipeline(self) -> bool:
         """True if ranks talk point to point, or if only the last one computes a loss."""

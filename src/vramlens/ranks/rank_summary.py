@@ -151,6 +151,25 @@ class AvoidableUse:
 
 
 @dataclass(frozen=True, slots=True)
+class ParameterGroup:
+    """Parameters of modules that are called alike but for numbers, of which training makes one use.
+
+    Attributes:
+        modules: numbers as ranges: ``model.layers.{0-11}.linear{1-2}``.
+        use: ``stepped``, ``unstepped`` or ``frozen``, as docs/capture.md has it.
+        count, bytes: of the parameters.
+        digest: the sum of their digests, each of a name (without that of the outermost module) and
+            a size; modulo 1 << 48.
+    """
+
+    modules: str
+    use: str
+    count: int
+    bytes: int
+    digest: int
+
+
+@dataclass(frozen=True, slots=True)
 class RankFailure:
     """The request that failed on a rank: when (microseconds since the epoch), in which step, for
     how much, where, whether it ended the program, and why it failed.
@@ -202,6 +221,8 @@ class RankSummary:
         strays: memory on other devices.
         leaks: what grew with every step.
         avoidable: what one edit would give back; () in a summary that is older than that question.
+        parameters: what training does with the parameters on its device, the largest groups first; ()
+            where that is not known after two steps, or the summary is older than that question.
         recomputed_bytes: requested in all by backward passes that computed again what was not kept
             (activation checkpointing); None where the summary is older than that question.
         ledger: kinds and bytes of the device's memory as the driver counted it at the end; empty if
@@ -245,6 +266,7 @@ class RankSummary:
     strays: tuple[Stray, ...] = ()
     leaks: tuple[RankGrowth, ...] = ()
     avoidable: tuple[AvoidableUse, ...] = ()
+    parameters: tuple[ParameterGroup, ...] = ()
     recomputed_bytes: int | None = None
     ledger: tuple[tuple[str, int], ...] = ()
     pinned_bytes: int | None = None

@@ -15,6 +15,7 @@ from vramlens.ranks.avoidable import avoidable_uses
 from vramlens.ranks.frame_uses import frame_uses
 from vramlens.ranks.hints import RECOMPUTING, Hint, hints_of
 from vramlens.ranks.line_uses import line_uses
+from vramlens.ranks.parameter_groups import parameter_groups
 from vramlens.ranks.rank_summary import Launch, RankFailure, RankGrowth, RankSummary, Stray
 from vramlens.trace import NO_STACK, DeviceTrace, Meta, Trace
 
@@ -133,6 +134,7 @@ def _with_memory(summary: RankSummary, view: Attribution) -> RankSummary:
         frames=frame_uses(view),
         leaks=tuple(_growth(leak) for leak in leaks_of(view)),
         avoidable=tuple(avoidable_uses(view)),
+        parameters=parameter_groups(view.trace.names, device.device, len(view.steps)),
         recomputed_bytes=_recomputed_bytes(view),
         failure=_failure(view),
     )

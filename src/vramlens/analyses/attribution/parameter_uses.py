@@ -57,7 +57,7 @@ def parameter_uses(view: Attribution, rows: NDArray[np.int64]) -> ParameterUses 
     others = frozenset(_modules(names, parameters[use != ParameterUse.UNSTEPPED]))
     return ParameterUses(
         unstepped_rows=unstepped_rows,
-        unstepped_modules=_outermost(_modules(names, unstepped_rows), others),
+        unstepped_modules=outermost_modules(_modules(names, unstepped_rows), others),
         stepped_modules=stepped_modules,
     )
 
@@ -67,7 +67,7 @@ def _modules(names: Names, parameters: NDArray[np.int64]) -> set[str]:
     return {names.name(row).rpartition(".")[0] for row in parameters.tolist()}
 
 
-def _outermost(modules: Iterable[str], others: frozenset[str]) -> tuple[str, ...]:
+def outermost_modules(modules: Iterable[str], others: frozenset[str]) -> tuple[str, ...]:
     """The outermost modules around these that hold none of the others."""
     around_others: set[str] = set()
     for path in others:

@@ -14,6 +14,7 @@ line_excess: a line that holds more.
 causes: why a line does.
 batches: larger batches.
 bucket_copies: gradients beside the buckets of DDP.
+reasons: what is not in the lines, such as which parameters a rank trains.
 lone_frames: callers that only one rank has.
 reserved_differences: memory that is reserved and not used.
 """

@@ -32,6 +32,7 @@ _FIXED_ELSEWHERE = (
     "wider_numbers",
     "workspaces",
     "not_checkpointed",
+    "not_frozen",
     "nccl",
     "allocator",
     "allocator_settings",
@@ -59,6 +60,7 @@ CERTAIN_CAUSES = (
     "rank0_gather",
 )
 """Causes that one call gives away."""
+NOT_FROZEN = "not_frozen"
 OF_ALL_LINES = ("separate_gradients",)
 """Causes of which no line is to blame: all of a model's have a part in them."""
 POSSIBLE = ("unknown", "workspaces")
@@ -85,6 +87,8 @@ FIXES = {
     "choose another algorithm on each",
     "not_checkpointed": "checkpoint the same layers on all ranks (torch.utils.checkpoint,"
     " gradient_checkpointing), or on none",
+    "not_frozen": "call requires_grad_(False) on these modules on all ranks, outside of any branch"
+    " that only some take; if they are to be trained, train them on all",
     "data_parallel": "use DistributedDataParallel (one process per GPU): DataParallel gathers"
     " outputs on its first GPU",
     "moe_hot_rank": "balance the router (an auxiliary loss, a capacity factor), or place the "
@@ -125,6 +129,7 @@ WORDS = {
     "wider_numbers": "holds numbers of twice the width: its peers use autocast",
     "workspaces": "requests larger buffers for a short time, maybe for another algorithm of a library",
     "not_checkpointed": "keeps activations that its peers compute again in the backward pass",
+    "not_frozen": "trains parameters that its peers keep frozen",
     "data_parallel": "gathers the outputs of DataParallel's other GPUs",
     "moe_hot_rank": "has experts that get more tokens",
     "pipeline_stage": "holds more layers or microbatches of the pipeline",

@@ -13,6 +13,8 @@ from vramlens.units import MIB
 
 _LARGE_PART = 0.3
 """What lines of one file hold of those of several is a fault of its own from this share on."""
+OF_TRAINED = ("gradients", "optimizer_state")
+"""Categories of what only a parameter that is trained has."""
 _AS_MUCH = 1.1
 """Times what peers make: batches that vary make a little more or less of it."""
 
@@ -84,6 +86,37 @@ def without_told(
     """The lines without those of a rank alone whose cause was told; the causes that have some."""
     left = {
         cause: [excess for excess in excesses if not (cause in told and excess.is_alone)]
+        for cause, excesses in by_cause.items()
+    }
+    return {cause: excesses for cause, excesses in left.items() if excesses}
+
+
+def is_of_training(excess: LineExcess) -> bool:
+    """True if a line may hold more at the peak because more parameters are trained: their gradients and
+    states, and what other lines make more often or keep for longer. What is as many tensors, each of
+    them larger, is something else; so is what was built before the first step.
+    """
+    line, usual = excess.line, excess.usual
+    if excess.at_peak_bytes <= 0:
+        return False
+    if line.category in OF_TRAINED:
+        return True
+    if usual is None or line.static:
+        return False
+    is_known = min(line.per_step, usual.per_step) > 0  # a rank that died has fewer in all
+    made, usually = (
+        (line.per_step, usual.per_step) if is_known else (line.allocations, usual.allocations)
+    )
+    is_as_often = abs(made - usually) <= SAME_SHARE * usually
+    return not (is_as_often and line.mean_bytes > (1 + SAME_SHARE) * usual.mean_bytes)
+
+
+def without_training(
+    by_cause: Mapping[str, Sequence[LineExcess]],
+) -> dict[str, list[LineExcess]]:
+    """The lines without those that may hold more because more is trained; the causes that have some."""
+    left = {
+        cause: [excess for excess in excesses if not is_of_training(excess)]
         for cause, excesses in by_cause.items()
     }
     return {cause: excesses for cause, excesses in left.items() if excesses}

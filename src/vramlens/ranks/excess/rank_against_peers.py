@@ -19,6 +19,7 @@ from vramlens.ranks.excess.cause_evidence import (
 from vramlens.ranks.excess.causes import (
     BY_STEP,
     CERTAIN_CAUSES,
+    NOT_FROZEN,
     OF_ALL_LINES,
     POSSIBLE,
     SAME_SHARE,
@@ -42,6 +43,7 @@ from vramlens.ranks.excess.line_excess import (
     place_to_blame,
     way_of_differing,
     without_told,
+    without_training,
 )
 from vramlens.ranks.excess.lone_frames import lone_frame
 from vramlens.ranks.excess.main_cause import OF_BATCHES, main_cause, sure_causes
@@ -95,10 +97,12 @@ class RankAgainstPeers:
         self.recomputes_less = rank.trains and recomputes_less(rank, usual)
 
     def line_differences(self, leaks: Sequence[RankDifference]) -> list[RankDifference]:
-        """The differences of single lines beside those that leak: each sure cause, then the main
-        one of those that show on many lines.
+        """The differences of single lines beside those that leak, or are of what it trains: each
+        sure cause, then the main one of those that show on many lines.
         """
         by_cause = self._excesses_by_cause({leak.place for leak in leaks})
+        if any(leak.cause == NOT_FROZEN for leak in leaks):
+            by_cause = without_training(by_cause)
         excesses = list(chain.from_iterable(by_cause.values()))
         own_work = lines_of_own_work(by_cause, self.rank)
         if own_work:
@@ -178,14 +182,14 @@ class RankAgainstPeers:
         beside_work = [excess for excess in alone if not is_of_work(excess.line)]
         excess_bytes = more_at_peak(beside_work)
         if excess_bytes >= self.least:
-            differences.append(self._from_lines("rank_only", excess_bytes, beside_work))
+            differences.append(self.from_lines("rank_only", excess_bytes, beside_work))
         return differences
 
     def lone_leaks(self, leaks: Sequence[RankDifference]) -> list[RankDifference]:
         """The lines that no peer has and that only grow, where too few steps are there to judge."""
         by_cause = self._excesses_by_cause({leak.place for leak in leaks})
         return [
-            self._from_lines("leak", excess.at_peak_bytes, [excess])
+            self.from_lines("leak", excess.at_peak_bytes, [excess])
             for excess in lone_lines(by_cause.get("leak", ()))
             if excess.at_peak_bytes >= self.least
         ]
@@ -229,7 +233,7 @@ class RankAgainstPeers:
         differences = []
         if cause is not None and (explained >= self.least or 2 * explained >= excess_bytes):
             lines = explaining if cause == "unknown" else left[cause]
-            differences.append(self._from_lines(cause, explained, lines))
+            differences.append(self.from_lines(cause, explained, lines))
             excess_bytes -= explained
         # Where batches vary, chance decides what falls together; a step that the peers died in is cut.
         is_told = not self.outlived and not self.steps().vary
@@ -253,7 +257,7 @@ class RankAgainstPeers:
             if cause in causes
         }
         return [
-            self._from_lines(cause, min(size, total), by_cause[cause])
+            self.from_lines(cause, min(size, total), by_cause[cause])
             for cause, size in sums.items()
             if size >= self.least_sure
         ]
@@ -400,7 +404,7 @@ class RankAgainstPeers:
                 if leaks:  # a graph that is kept is of many lines, and leaks at one
                     excess_bytes = min(excess_bytes, most_bytes)
                 if excess_bytes >= self.least and not echoes_stray(alone, self.strays):
-                    differences.append(self._from_lines(cause, excess_bytes, alone))
+                    differences.append(self.from_lines(cause, excess_bytes, alone))
                     most_bytes -= excess_bytes
         return differences
 
@@ -432,7 +436,7 @@ class RankAgainstPeers:
             "overlap", Verdict.LIKELY, excess_bytes, place=place, evidence=evidence
         )
 
-    def _from_lines(
+    def from_lines(
         self, cause: str, excess_bytes: int, excesses: Sequence[LineExcess]
     ) -> RankDifference:
         if cause == "unknown" and self.steps().rises(self.rank):

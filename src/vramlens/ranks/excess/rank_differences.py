@@ -9,6 +9,7 @@ from vramlens.ground.verdict import Verdict
 from vramlens.ranks.excess.leak_differences import leak_differences
 from vramlens.ranks.excess.own_work import OWN_WORK
 from vramlens.ranks.excess.rank_against_peers import RankAgainstPeers
+from vramlens.ranks.excess.reasons.unfrozen import unfrozen_differences
 from vramlens.ranks.excess.reserved_differences import reserved_differences, with_reserved
 from vramlens.ranks.rank_difference import RankDifference
 from vramlens.ranks.rank_summary import LineUse
@@ -28,7 +29,8 @@ _OUTSIDE = (
 def differences_of(beside: RankAgainstPeers) -> list[RankDifference]:
     """The reasons why a rank holds more than is usual; [] where it does not."""
     leaks = leak_differences(beside)
-    differences = [*leaks, *beside.line_differences(leaks)]
+    earlier = [*leaks, *unfrozen_differences(beside, leaks)]
+    differences = [*earlier, *beside.line_differences(earlier)]
     if not any(difference.cause == OWN_WORK for difference in differences):  # gaps follow from it
         differences += reserved_differences(beside, differences)
     told = [with_reserved(beside, difference) for difference in differences]

@@ -7,6 +7,7 @@ group_places: which places in process groups have work, or parts, of their own.
 workloads: which replicas serve other requests.
 common_factor: ranks that differ and are all of one host or process group.
 steps_against_peers: the peaks of steps beside each other.
+trained_parameters: which parameters ranks train.
 strangers: recordings of another program.
 strays: what ranks hold on GPUs of others.
 usual: medians of a cohort.

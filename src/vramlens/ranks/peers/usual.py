@@ -13,6 +13,7 @@ from typing import TypeVar
 from vramlens.analyses.finding import Place
 from vramlens.ranks.hints import Hint
 from vramlens.ranks.peers.steps_against_peers import PeerStepPeaks
+from vramlens.ranks.peers.trained_parameters import UsualTraining
 from vramlens.ranks.rank_difference import LEAST_BYTES, LEAST_SHARE
 from vramlens.ranks.rank_summary import LineUse, RankSummary
 
@@ -200,6 +201,11 @@ class Usual:
         """The median share of requested bytes that were computed again; 0 where no rank says."""
         all_shares = (summary.recomputed_share for summary in self.ranks)
         return lower_median(share for share in all_shares if share is not None)
+
+    @cached_property
+    def training(self) -> UsualTraining:
+        """Which parameters they train."""
+        return UsualTraining(self.ranks)
 
     @cached_property
     def steps(self) -> PeerStepPeaks:

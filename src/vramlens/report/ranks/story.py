@@ -187,7 +187,7 @@ def _one_flight(rank: int, flight: FlightRecord) -> str:
 
 def difference_title(difference: RankDifference) -> str:
     """What differs, and at which line where that tells something."""
-    title = difference.title[:1].upper() + difference.title[1:]
+    title = visible(difference.title[:1].upper() + difference.title[1:])
     if difference.place is None or difference.cause == "desync":
         return title
     return f"{title} at {place_name(difference.place)}"
