@@ -29,7 +29,7 @@ _LEAST_SHARES = {"unused_graph": 0.3, "gradients_kept": 1.0}
 """The same of findings that rest on when blocks came and went: enough to explain a difference, too little
 to say something of a job whose ranks agree, but for graphs that nearly make its peak.
 """
-_BY_LINES = ("rank_only", "unknown", "larger_tensors", "uneven_batch")
+_BY_LINES = ("rank_only", "unknown", "larger_tensors", "uneven_batch", "larger_part")
 """Causes that only tell which lines hold more, and not why."""
 
 

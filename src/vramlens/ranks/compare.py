@@ -69,6 +69,7 @@ from vramlens.units import format_size
 
 _BY_SIZE = (
     "uneven_batch",
+    "larger_part",
     "wider_numbers",
     "workspaces",
     "not_checkpointed",

@@ -31,7 +31,9 @@ def line_uses(view: Attribution) -> tuple[LineUse, ...]:
     births = np.bincount(lines.line, minlength=lines.count)
     total_bytes = lines.bytes_of(slice(None))
     peak_event = view.device.requested.peak_event
-    at_peak_bytes = lines.bytes_of(view.device.allocations.alive_after(peak_event))
+    at_peak = view.device.allocations.alive_after(peak_event)
+    at_peak_bytes = lines.bytes_of(at_peak)
+    kept_bytes = lines.bytes_of(_kept_for_a_step(view, at_peak))
     static = _static_allocations(view)
     peak_bytes = lines.peak_bytes()
     is_static = lines.bytes_of(static) * 2 >= peak_bytes
@@ -57,6 +59,7 @@ def line_uses(view: Attribution) -> tuple[LineUse, ...]:
             per_step=int(per_step[i]),
             sizes=int(sizes[i]),
             static=bool(is_static[i]),
+            kept_bytes=int(kept_bytes[i]),
         )
         for i in largest.tolist()
     )
@@ -75,6 +78,16 @@ def _static_allocations(view: Attribution) -> NDArray[np.intp]:
     steps = view.steps
     last_event = int(steps.starts[-1]) if len(steps) else len(view.device.events) - 1
     return np.flatnonzero((view.step <= 0) & (view.device.allocations.died > last_event))
+
+
+def _kept_for_a_step(view: Attribution, rows: NDArray[np.intp]) -> NDArray[np.intp]:
+    """Those of some allocations that lived for a whole step: from before it began to after its end. What
+    a name still holds while the next step makes its own lives from one step to the next only.
+    """
+    allocations, starts = view.device.allocations, view.steps.starts
+    begun = np.searchsorted(starts, allocations.died[rows], side="left")
+    begun -= np.searchsorted(starts, allocations.born[rows], side="right")
+    return np.asarray(rows[begun >= 2])
 
 
 @dataclass(frozen=True, eq=False)

@@ -33,6 +33,8 @@ class LineUse:
         sizes: how many different sizes they have.
         static: whether most of its bytes were there before the first step ended and stayed to the
             last.
+        kept_bytes: of those alive at the device's peak, what lived for a whole step or longer; 0 in a
+            summary that is older than that question.
     """
 
     place: Place | None
@@ -46,6 +48,7 @@ class LineUse:
     per_step: int
     sizes: int
     static: bool
+    kept_bytes: int = 0
 
     @property
     def mean_bytes(self) -> float:

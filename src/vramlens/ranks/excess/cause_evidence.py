@@ -11,6 +11,7 @@ from vramlens.ranks.excess.bucket_copies import are_beside_buckets
 from vramlens.ranks.excess.causes import (
     BY_STEP,
     CERTAIN_CAUSES,
+    LARGER_PART,
     STAY,
     Position,
     is_built_once,
@@ -18,6 +19,7 @@ from vramlens.ranks.excess.causes import (
     may_be_table,
 )
 from vramlens.ranks.excess.line_excess import LineExcess, bytes_of
+from vramlens.ranks.excess.reasons.larger_part import are_of_kept_part
 from vramlens.ranks.peers.usual import Usual
 from vramlens.ranks.rank_difference import RankDifference
 from vramlens.ranks.rank_summary import LineUse, RankSummary
@@ -45,7 +47,9 @@ def with_evidence(
     if not _may_have_more_layers(by_cause, position):
         by_cause[other_cause] += by_cause.pop("pipeline_stage")
     larger = by_cause.pop("uneven_batch", [])
-    by_cause[cause_of_larger(larger, rank, usual)] += larger
+    cause = cause_of_larger(larger, rank, usual)
+    is_part = cause == "uneven_batch" and are_of_kept_part(larger, rank, usual)
+    by_cause[LARGER_PART if is_part else cause] += larger
     if not any(may_be_table(excess.line) for excess in by_cause["embedding_shard"]):
         larger = by_cause.pop("embedding_shard")
         by_cause["larger_tensors"] += [excess for excess in larger if is_of_users(excess.line)]

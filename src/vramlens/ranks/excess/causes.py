@@ -41,6 +41,7 @@ _FIXED_ELSEWHERE = (
 
 BY_STEP = (
     "uneven_batch",
+    "larger_part",
     "wider_numbers",
     "workspaces",
     "not_checkpointed",
@@ -60,10 +61,10 @@ CERTAIN_CAUSES = (
     "rank0_gather",
 )
 """Causes that one call gives away."""
-NOT_FROZEN = "not_frozen"
+NOT_FROZEN, LARGER_PART = "not_frozen", "larger_part"
 OF_ALL_LINES = ("separate_gradients",)
 """Causes of which no line is to blame: all of a model's have a part in them."""
-POSSIBLE = ("unknown", "workspaces")
+POSSIBLE = ("unknown", "workspaces", "larger_part")
 """Causes that stay possible."""
 
 FIXES = {
@@ -81,6 +82,8 @@ FIXES = {
     " ranks: gradients are views of its buckets then",
     "uneven_batch": "give the ranks batches of the same cost: DataLoader(batch_sampler="
     "vramlens.BalancedBatchSampler(lengths, batch_size)), or equal batch sizes and drop_last=True",
+    "larger_part": "divide what these lines build evenly among the ranks, if the parts are meant to be"
+    " equal",
     "wider_numbers": "run its forward pass under the torch.autocast of its peers, in the same dtype; "
     "if its batch is twice as large instead, level the batches",
     "workspaces": "set the same torch.backends.cudnn.benchmark on all ranks, or False: a trial may "
@@ -126,6 +129,7 @@ WORDS = {
     "leak": "leaks: memory grows with every step, only on this rank",
     "separate_gradients": "stores its gradients a second time, beside DDP's buckets",
     "uneven_batch": "has larger batches or longer sequences",
+    "larger_part": "holds a larger part of the model, or of the data that it keeps",
     "wider_numbers": "holds numbers of twice the width: its peers use autocast",
     "workspaces": "requests larger buffers for a short time, maybe for another algorithm of a library",
     "not_checkpointed": "keeps activations that its peers compute again in the backward pass",

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from vramlens.analyses.finding import Place
 from vramlens.ranks.excess.causes import SAME_SHARE, outlives_steps
 from vramlens.ranks.rank_summary import LineUse, Stray
-from vramlens.units import MIB
+from vramlens.units import MIB, format_size
 
 _LARGE_PART = 0.3
 """What lines of one file hold of those of several is a fault of its own from this share on."""
+_MOST_TOLD = 3
 OF_TRAINED = ("gradients", "optimizer_state")
 """Categories of what only a parameter that is trained has."""
 _AS_MUCH = 1.1
@@ -159,6 +160,15 @@ def way_of_differing(excess: LineExcess) -> str:
         ratio = line.mean_bytes / max(1.0, usual.mean_bytes)
         return f"the same number of allocations, {ratio:.2f}x the size"
     return "the same number and size, but more of them in use at once"
+
+
+def words_of_lines(ranked: Sequence[LineExcess]) -> list[str]:
+    """How much more the first of some lines hold, and in which way; one phrase a line."""
+    return [
+        f"+{format_size(max(excess.bytes, excess.at_peak_bytes))} at {excess.place}"
+        f" ({way_of_differing(excess)})"
+        for excess in ranked[:_MOST_TOLD]
+    ]
 
 
 def echoes_stray(excesses: Sequence[LineExcess], strays: Iterable[Stray]) -> bool:

@@ -8,7 +8,7 @@ from itertools import chain
 
 from vramlens.analyses.finding import Place
 from vramlens.ground.verdict import Verdict
-from vramlens.ranks.excess.batches import are_of_larger_part, leveled
+from vramlens.ranks.excess.batches import are_of_larger_part
 from vramlens.ranks.excess.cause_evidence import (
     explained_by,
     is_divided,
@@ -19,6 +19,7 @@ from vramlens.ranks.excess.cause_evidence import (
 from vramlens.ranks.excess.causes import (
     BY_STEP,
     CERTAIN_CAUSES,
+    LARGER_PART,
     NOT_FROZEN,
     OF_ALL_LINES,
     POSSIBLE,
@@ -41,9 +42,9 @@ from vramlens.ranks.excess.line_excess import (
     lone_lines,
     more_at_peak,
     place_to_blame,
-    way_of_differing,
     without_told,
     without_training,
+    words_of_lines,
 )
 from vramlens.ranks.excess.lone_frames import lone_frame
 from vramlens.ranks.excess.main_cause import OF_BATCHES, main_cause, sure_causes
@@ -53,6 +54,7 @@ from vramlens.ranks.excess.own_work import (
     difference_of_own_work,
     lines_of_own_work,
 )
+from vramlens.ranks.excess.reasons.larger_part import words_of_larger
 from vramlens.ranks.peers.steps_against_peers import PeerStepPeaks
 from vramlens.ranks.peers.usual import Usual
 from vramlens.ranks.rank_difference import LEAST_BYTES, LEAST_SHARE, STAGE_SHARE, RankDifference
@@ -65,7 +67,7 @@ they normal.
 """
 ENOUGH_PEERS, _LEAST_SPREAD = 8, 0.003
 """Of so many peers a line's own spread is known; and no spread is smaller than this share."""
-OF_SIZE = ("uneven_batch", "larger_tensors", "embedding_shard", "uneven_shard")
+OF_SIZE = ("uneven_batch", "larger_part", "larger_tensors", "embedding_shard", "uneven_shard")
 """Causes that are a larger size of the same."""
 _STAGES = ("pipeline_stage", "first_last_stage")
 _BUILT_ONCE = ("parameters", "optimizer_state")
@@ -221,7 +223,7 @@ class RankAgainstPeers:
             if not echoes_stray(excesses, self.strays)
         }
         cause = main_cause(own, self.more)
-        if cause == "uneven_batch" and are_of_other_work(own[cause], self.rank):
+        if cause in ("uneven_batch", LARGER_PART) and are_of_other_work(own[cause], self.rank):
             return [difference_of_other_work(self.rank, own[cause])]
         is_worth_it = not left if cause is None else self._is_worth_it(cause, left[cause])
         if not is_worth_it:
@@ -371,7 +373,8 @@ class RankAgainstPeers:
             return True
         if is_stage and are_owned_experts(largest) and not self.rank.is_short:
             return True
-        return cause in OF_BATCHES and are_of_larger_part(excesses, self.rank, self.usual)
+        is_larger = cause in (*OF_BATCHES, LARGER_PART)
+        return is_larger and are_of_larger_part(excesses, self.rank, self.usual)
 
     def _has_size_of_its_own(self, line: LineUse) -> bool:
         """True if a line has another size on each rank, or on most: parts of what is not equal, or
@@ -444,16 +447,12 @@ class RankAgainstPeers:
         ranked = sorted(
             excesses, key=lambda excess: (excess.at_peak_bytes, excess.bytes), reverse=True
         )
-        evidence = [
-            f"+{format_size(max(excess.bytes, excess.at_peak_bytes))} at {excess.place}"
-            f" ({way_of_differing(excess)})"
-            for excess in ranked[:3]
-        ]
+        evidence = words_of_lines(ranked)
         is_sure = cause in CERTAIN_CAUSES or cause == "rank_only"
         verdict = Verdict.POSSIBLE if cause in POSSIBLE else Verdict.LIKELY
         if cause == "uneven_batch":
-            evidence += leveled(excesses, self.rank, self.usual)
             is_sure = excess_bytes * 2 >= self.more
+        evidence += words_of_larger(cause, excesses, self.rank, self.usual)
         evidence.append(self.part_of_peak(excess_bytes))
         difference = self.difference(
             cause,
