@@ -19,6 +19,9 @@ _MOST_UNITS, _NEAR = 16, 0.03
 """Units of a part that one more makes larger; and by how much tokens are apart that were dealt evenly."""
 _LEAST_PART = 0.25
 """Of a rank's parameters, that are its part."""
+IF_BALANCED = "if balanced"
+_LITTLE = 0.05
+"""Of a rank's batch, that would go to others: to level the batches would change next to nothing."""
 _LEAST_EQUAL_BYTES = 1 << 16
 
 
@@ -86,7 +89,7 @@ def are_all_larger(experts: Sequence[LineExcess], larger: Sequence[LineExcess]) 
 
 def leveled(excesses: Sequence[LineExcess], rank: RankSummary, usual: Usual) -> list[str]:
     """One sentence on the batches of all, and the highest peak, if the ranks shared the work
-    evenly.
+    evenly; none where the rank's batches are hardly larger on average.
     """
     # As many allocations of each: ranks may have recorded more or fewer steps.
     pairs = [
@@ -100,9 +103,11 @@ def leveled(excesses: Sequence[LineExcess], rank: RankSummary, usual: Usual) -> 
         return []
     ratio, world = total_bytes / usual_bytes, max(2, len(usual.ranks))
     even = (world - 1 + ratio) / world
+    if even / ratio >= 1 - _LITTLE:
+        return []
     peak = usual.peak_bytes + (rank.peak_requested_bytes - usual.peak_bytes) // world
     return [
-        f"if balanced (estimated): {100 * even / ratio:.0f}% of its current batch for rank"
+        f"{IF_BALANCED} (estimated): {100 * even / ratio:.0f}% of its current batch for rank"
         f" {rank.rank} and {100 * even:.0f}% for the others, with the same number of samples "
         f"in total; the highest peak drops to about {format_size(peak)}"
     ]

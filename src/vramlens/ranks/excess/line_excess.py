@@ -14,6 +14,8 @@ from vramlens.units import MIB, format_size
 _LARGE_PART = 0.3
 """What lines of one file hold of those of several is a fault of its own from this share on."""
 _MOST_TOLD = 3
+_AS_LARGE, _FAR_MORE = 0.05, 1.25
+"""Tensors that are hardly larger on average, and the times as many bytes of them at once: few are large."""
 OF_TRAINED = ("gradients", "optimizer_state")
 """Categories of what only a parameter that is trained has."""
 _AS_MUCH = 1.1
@@ -158,6 +160,9 @@ def way_of_differing(excess: LineExcess) -> str:
         return f"{line.allocations:,} allocations; its peers: {usual.allocations:,}"
     if abs(line.mean_bytes - usual.mean_bytes) > SAME_SHARE * usual.mean_bytes:
         ratio = line.mean_bytes / max(1.0, usual.mean_bytes)
+        at_once = line.peak_bytes / usual.peak_bytes
+        if abs(ratio - 1) <= _AS_LARGE and at_once >= _FAR_MORE:
+            return f"the same number of allocations; up to {at_once:.2f}x as much in use at once"
         return f"the same number of allocations, {ratio:.2f}x the size"
     return "the same number and size, but more of them in use at once"
 
