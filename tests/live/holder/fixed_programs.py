@@ -654,9 +654,12 @@ def growth_of(path: Path, text: str, count: Callable[[], int]) -> float:
         counts.append(count())
 
     module = module_of(path, text)
+    gc.collect()
+    gc.freeze()  # else the collector goes through all of PyTorch at the end of each step
     try:
         module.main(tick)
     finally:
+        gc.unfreeze()
         del sys.modules[path.stem]
     return (counts[-1] - counts[FIRST]) / (len(counts) - 1 - FIRST)
 
