@@ -10,7 +10,7 @@ work=${2:-$root/build/fuzz}
 [ $# -ge 2 ] && shift 2 || shift
 mkdir -p "$work/corpus" "$work/replay"
 cmake -S "$root" -B "$work/build" -DVRAMLENS_FUZZ=ON -DCMAKE_CXX_COMPILER="${CXX:-clang++}" >"$work/cmake.log"
-cmake --build "$work/build" >"$work/build.log"
+cmake --build "$work/build" --parallel 2 >"$work/build.log"
 export ASAN_OPTIONS="quarantine_size_mb=8:malloc_context_size=5:${ASAN_OPTIONS:-}"
 third=$((seconds / 3))
 "$work/build/fuzz_snapshot" "$work/corpus" "$root/tests/fuzz/corpus" -dict="$root/tests/fuzz/pickle.dict" \
