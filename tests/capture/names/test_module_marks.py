@@ -187,14 +187,17 @@ def test_one_input_of_several_modules_keeps_its_own_module(marks: ModuleMarks) -
     assert dict(ALLOCATIONS.seen)["k.first-"] == "model.k"
 
 
-def test_eval_mode_with_gradients_is_marked(marks: ModuleMarks) -> None:
+def test_eval_mode_with_gradients_and_disabled_gradients_are_marked(marks: ModuleMarks) -> None:
     model = Model().eval()
     model(torch.ones(3))
     assert dict(ALLOCATIONS.seen)["0.a.first+"] == "model.blocks.0.a [eval+grad]"
-    ALLOCATIONS.seen.clear()
-    with torch.no_grad():
-        model(torch.ones(3))
-    assert dict(ALLOCATIONS.seen)["0.a.first+"] == "model.blocks.0.a"
+    for without_grad in (torch.no_grad, torch.inference_mode):
+        for mode in (model.eval, model.train):
+            mode()
+            ALLOCATIONS.seen.clear()
+            with without_grad():
+                model(torch.ones(3))
+            assert dict(ALLOCATIONS.seen)["0.a.first+"] == "model.blocks.0.a [no grad]"
     model.train()
     model.blocks[0].eval()  # a frozen part of a model that trains is no mistake
     ALLOCATIONS.seen.clear()

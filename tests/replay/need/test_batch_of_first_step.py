@@ -65,7 +65,7 @@ def test_the_range_is_the_share_of_both_bounds() -> None:
     bounds = StepBounds(GIB, 4 * GIB, 2 * GIB, 8 * GIB, None)
     assert bounds.surely_fitting_share(4 * GIB) == pytest.approx(0.25)
     assert bounds.possibly_fitting_share(4 * GIB) == pytest.approx(0.75)
-    fix = _as_range(bounds, 0.25, 4 * GIB).fix
+    fix = _as_range(bounds, 0.25, 4 * GIB, "").fix
     assert fix is not None
     assert "at most 4.00 GiB of 4.00 GiB" in fix
     assert "0.25x to 0.75x" in fix
@@ -85,16 +85,16 @@ def test_an_optimizer_that_failed_says_why_there_is_no_batch() -> None:
 def test_where_little_surely_fits_the_batch_is_halved_first() -> None:
     """A range from 0.05 to 0.90 names no batch to begin with."""
     bounds = StepBounds(GIB, 4 * GIB, 2 * GIB, 40 * GIB, None)
-    fix = _as_range(bounds, 0.05, 4 * GIB).fix
+    fix = _as_range(bounds, 0.05, 4 * GIB, "").fix
     assert fix is not None
     assert fix.startswith("halve the batch, and half of that if it still fails")
-    assert "is 0.05x to 0.75x this one; at 0.05x, at most 4.00 GiB of 4.00 GiB" in fix
+    assert "is 0.05x to 0.75x this one (at 0.05x, at most 4.00 GiB of 4.00 GiB" in fix
 
 
 def test_a_batch_that_cannot_fit_is_not_tried_first() -> None:
     """From 0.09 to 0.31: half of the batch fails by the range's own word."""
     bounds = StepBounds(GIB, 6 * GIB, 2 * GIB, 70 * GIB, None)
-    fix = _as_range(bounds, 0.05, 3 * GIB).fix
+    fix = _as_range(bounds, 0.05, 3 * GIB, "").fix
     assert fix is not None
     assert "is 0.05x to 0.33x this one" in fix
     assert fix.startswith("use 1/4 of the batch, and half of that if it still fails")

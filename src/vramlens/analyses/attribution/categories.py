@@ -94,6 +94,7 @@ def categories_of(
     """What every allocation of a device is for."""
     judge = _Judge(trace=trace, device=device, steps=steps, phases=phases, names=names)
     judge.temporaries_and_activations()
+    judge.kept_by_passes_without_gradients(modules)
     if training == Training.ABSENT:
         judge.kept_without_a_graph()
     else:
@@ -166,6 +167,11 @@ class _Judge:
             open_ = forward & ~ended & ~is_activation & self._has_stack
             is_activation[open_] = (kept_before >= gone_before)[stack[open_]]
         self._settle(is_activation, Category.ACTIVATIONS, Certainty.LIKELY)
+
+    def kept_by_passes_without_gradients(self, modules: Modules) -> None:
+        """No backward pass needs what was computed while gradients were disabled."""
+        is_kept = modules.without_grad & (self.category == Category.ACTIVATIONS)
+        self._settle(is_kept, Category.OTHER, Certainty.PROVEN)
 
     def kept_without_a_graph(self) -> None:
         """What passes without a backward pass keep is the program's own: caches, results."""

@@ -14,10 +14,12 @@ from numpy.typing import NDArray
 from vramlens.analyses.attribution.names import Names
 from vramlens.trace import NO_TEXT, DeviceTrace, TensorKind, TensorNames, Trace
 
-_EVAL_WITH_GRAD = " [eval+grad]"
-"""Ends the mark of what a model in eval mode asked for while gradients were enabled
-(capture/names/module_marks.py).
+_EVAL_WITH_GRAD, _WITHOUT_GRAD = " [eval+grad]", " [no grad]"
+"""End the mark of what a model in eval mode asked for while gradients were enabled, or any model while
+they were disabled (capture/names/module_marks.py).
 """
+_RUNS_AGAIN = re.compile(r"torch[/\\](?:utils[/\\]checkpoint|autograd[/\\]function)\.py:")
+"""Disables gradients for what a backward pass follows all the same."""
 
 OUTSIDE = -1
 
@@ -30,12 +32,14 @@ class Modules:
         module: a number into ``paths``; OUTSIDE where no module was running and no name tells one.
         marked: whether a mark says so; else it is the tensor's name that does.
         eval_with_grad: made by a model in eval mode while gradients were enabled.
+        without_grad: made by a model while gradients were disabled; false where nothing tells.
         paths: ``model.blocks.3.attn``.
     """
 
     module: NDArray[np.int64]
     marked: NDArray[np.bool_]
     eval_with_grad: NDArray[np.bool_]
+    without_grad: NDArray[np.bool_]
     paths: tuple[str, ...]
 
     @cached_property
@@ -54,20 +58,21 @@ def modules_of(trace: Trace, device: DeviceTrace, names: Names) -> Modules:
     count = len(device.allocations)
     number: dict[str, int] = {}
     module = np.broadcast_to(np.int64(OUTSIDE), count)
-    marked = evaluates = np.zeros(count, np.bool_)
+    marked = evaluates = without_grad = np.zeros(count, np.bool_)
     if trace.meta is not None and trace.meta.module_marks:
-        module, evaluates = _from_marks(trace, device, number)
+        module, evaluates, without_grad = _from_marks(trace, device, number)
+        without_grad = without_grad & ~trace.stacks.within(_RUNS_AGAIN, device.allocations.stack)
         marked = module >= 0
     if names.table is not None:
         module = _from_names(names, names.table, module, number)
-    return Modules(module, marked, evaluates, tuple(number))
+    return Modules(module, marked, evaluates, without_grad, tuple(number))
 
 
 def _from_marks(
     trace: Trace, device: DeviceTrace, number: dict[str, int]
-) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """By allocation its module's number, and whether that ran in eval mode with gradients
-    enabled.
+) -> tuple[NDArray[np.int64], NDArray[np.bool_], NDArray[np.bool_]]:
+    """By allocation its module's number, whether that ran in eval mode with gradients enabled, and
+    whether gradients were disabled.
     """
     born = device.allocations.born
     recorded = born >= 0
@@ -75,15 +80,16 @@ def _from_marks(
     text[recorded] = device.events.user_metadata[born[recorded]]
     texts, text_of_row = np.unique(text, return_inverse=True)
     modules = np.full(len(texts), OUTSIDE, np.int64)
-    evaluates = np.zeros(len(texts), np.bool_)
+    evaluates, without_grad = np.zeros((2, len(texts)), np.bool_)
     for i, text_id in enumerate(texts.tolist()):
         mark = trace.stacks.strings[text_id]
-        path = mark.removesuffix(_EVAL_WITH_GRAD)
+        path = mark.removesuffix(_EVAL_WITH_GRAD).removesuffix(_WITHOUT_GRAD)
         if path:
             modules[i] = number.setdefault(path, len(number))
-            evaluates[i] = path != mark
+            evaluates[i] = mark.endswith(_EVAL_WITH_GRAD)
+            without_grad[i] = mark.endswith(_WITHOUT_GRAD)
     text_of_row = text_of_row.reshape(-1)
-    return modules[text_of_row], evaluates[text_of_row]
+    return modules[text_of_row], evaluates[text_of_row], without_grad[text_of_row]
 
 
 def _from_names(

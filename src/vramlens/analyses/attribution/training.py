@@ -52,7 +52,8 @@ def training_of(
         return Training.SEEN
     if len(phases.span_start):
         return Training.ABSENT if _has_no_model(trace, names, modules) else Training.SEEN
-    return Training.ABSENT if _passes_keep_no_graph(trace, device, modules) else Training.UNKNOWN
+    is_absent = _runs_without_grad(modules) or _passes_keep_no_graph(trace, device, modules)
+    return Training.ABSENT if is_absent else Training.UNKNOWN
 
 
 def pass_starts(modules: Modules, marked: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -74,6 +75,11 @@ def _makes_gradients(trace: Trace, names: Names) -> bool:
     if len(names.of_kind(TensorKind.GRADIENT, TensorKind.OPTIMIZER_STATE)):
         return True
     return bool(trace.stacks.mark_frames(BACKWARD_FRAME).any())
+
+
+def _runs_without_grad(modules: Modules) -> bool:
+    """Whether modules ran, and all of them while gradients were disabled."""
+    return bool(modules.marked.any()) and bool(modules.without_grad[modules.marked].all())
 
 
 def _has_no_model(trace: Trace, names: Names, modules: Modules) -> bool:

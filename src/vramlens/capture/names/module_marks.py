@@ -23,6 +23,8 @@ from vramlens.ground.program_errors import let_through
 
 EVAL_WITH_GRAD = " [eval+grad]"
 """Follows the path where the outermost module is in eval mode although gradients are enabled."""
+WITHOUT_GRAD = " [no grad]"
+"""Follows the path where gradients are disabled when the outermost module is called."""
 
 _MOST_TENSORS = 8  # of a module's outputs
 
@@ -113,9 +115,10 @@ class ModuleMarks:
                 if not self.has_seen_autocast and is_autocast_enabled():
                     self.has_seen_autocast = True
                 if not entered:
-                    state.suffix = (
-                        EVAL_WITH_GRAD if not module.training and is_grad_enabled() else ""
-                    )
+                    if not is_grad_enabled():
+                        state.suffix = WITHOUT_GRAD
+                    else:
+                        state.suffix = "" if module.training else EVAL_WITH_GRAD
                     state.marked.clear()
                     state.before = get_mark()
                 elif is_grad_enabled():

@@ -6,9 +6,13 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from vramlens.analyses.attribution.phases import Phase
 from vramlens.analyses.attribution.remedies_in_use import has_batch_of_one
-from vramlens.analyses.attribution.training import Training
-from vramlens.analyses.failure.first_step.first_step_need import StepBounds, bounds_of_first_step
+from vramlens.analyses.failure.first_step.first_step_need import (
+    StepBounds,
+    bounds_of_first_step,
+    only_evaluates,
+)
 from vramlens.analyses.failure.need import BLOCKS, Need
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.leaks.certainty import PATTERN
@@ -79,17 +83,26 @@ def batch_of_first_step(
     if has_batch_of_one(view):
         return None
     bounds = bounds_of_first_step(view, view.device.out_of_memory[-1])
+    evaluates = only_evaluates(view, view.device.out_of_memory[-1].event)
     if bounds is None:
-        return None if view.training == Training.ABSENT else _not_about_the_batch(need)
+        return None if evaluates else _not_about_the_batch(need)
     share = int(bounds.surely_fitting_share(int(capacity_bytes * (1 - SPARE))) * 100) / 100
-    if view.training == Training.ABSENT:
+    if evaluates:
         return _of_a_pass(bounds, share, capacity_bytes)
     if share < _LEAST_SHARE:
         return _no_batch_surely_fits(bounds, capacity_bytes)
+    to_come = (
+        "gradients and" if _has_worked(view) else "gradients, an optimizer's state (as AdamW's) and"
+    )
+    evidence = (
+        "estimated from the blocks that the forward pass finished:"
+        f" {to_come} the rest of the step are not recorded"
+    )
     # After whole steps, a pass that is like none of them may not take the batch that they took.
     is_of_other_kind = view.steps.source != PATTERN and len(view.steps) > 1
     verdict = Verdict.POSSIBLE if is_of_other_kind else Verdict.LIKELY
-    return _as_range(bounds, share, capacity_bytes, verdict)
+    finding = _as_range(bounds, share, capacity_bytes, evidence)
+    return replace(finding, verdict=verdict)
 
 
 def _of_a_pass(bounds: StepBounds, share: float, capacity_bytes: int) -> Finding | None:
@@ -99,12 +112,15 @@ def _of_a_pass(bounds: StepBounds, share: float, capacity_bytes: int) -> Finding
     if share < _LEAST_SHARE or bounds.low_fixed > bounds.low_growing:
         return None
     evidence = "estimated from the blocks that this forward pass finished"
-    return replace(_as_range(bounds, share, capacity_bytes), evidence=(evidence,))
+    return _as_range(bounds, share, capacity_bytes, evidence)
 
 
-def _as_range(
-    bounds: StepBounds, share: float, capacity_bytes: int, verdict: Verdict = Verdict.LIKELY
-) -> Finding:
+def _has_worked(view: Attribution) -> bool:
+    """Whether an optimizer has worked before the failed step: then its state is there."""
+    return bool((view.phases.phase == Phase.OPTIMIZER).any())
+
+
+def _as_range(bounds: StepBounds, share: float, capacity_bytes: int, evidence: str) -> Finding:
     highest = min(_BELOW_ALL, bounds.possibly_fitting_share(capacity_bytes))
     at_most_bytes = int(bounds.high_fixed + share * bounds.high_growing)
     peak = f"at most {format_size(at_most_bytes)} of {format_size(capacity_bytes)} (estimated)"
@@ -112,16 +128,13 @@ def _as_range(
     fix = f"reduce the batch to {share:.2f}x its size (rounded down): {peak}; {largest}"
     if share < _TOO_SMALL_TO_BEGIN_WITH and highest > 2 * share:
         begin = _first_half_that_may_fit(highest)
-        fix = f"{begin}, and half of that if it still fails: {largest}; at {share:.2f}x, {peak}"
+        fix = f"{begin}, and half of that if it still fails: {largest} (at {share:.2f}x, {peak})"
     return Finding(
         id="smaller_batch",
-        verdict=verdict,
+        verdict=Verdict.LIKELY,
         title=f"a batch {share:.2f}x this size fits: {peak}; {largest}",
         bytes=at_most_bytes,
-        evidence=(
-            "estimated from the blocks that the first forward pass finished: gradients, AdamW state"
-            " and the rest of the step are not recorded",
-        ),
+        evidence=(evidence,),
         fix=fix,
     )
 

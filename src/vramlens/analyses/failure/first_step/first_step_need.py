@@ -120,7 +120,7 @@ def _need_of_many_passes(least_bytes: int) -> Need:
         high_bytes=None,
         basis=BLOCKS,
         confidence="estimated",
-        reason="each pass of this step keeps its activations, and more passes may follow",
+        reason="each pass of this step keeps what it computed, and more passes may follow",
         floor_bytes=least_bytes,
     )
 
@@ -152,7 +152,7 @@ def bounds_of_first_step(view: Attribution, request: OutOfMemory) -> StepBounds 
     # The backward pass wants workspaces as the forward pass did, which are gone by now.
     asked_before = allocations.requested_bytes[rows_of_step(view, request.event)]
     largest = max(int(asked_before.max(initial=0)), request.size_bytes)
-    if _only_evaluates(view, alive) or view.training == Training.ABSENT:
+    if only_evaluates(view, request.event):
         most_fixed, most_growing = lasting, most_forward + largest
     else:
         gradient_bytes = trainable_bytes(view, alive, request.event)
@@ -254,12 +254,16 @@ def _phase_of(view: Attribution, request: OutOfMemory) -> Phase:
     return Phase.FORWARD
 
 
-def _only_evaluates(view: Attribution, alive: NDArray[np.int64]) -> bool:
-    """Whether the forward under way is that of a model in eval mode, which no backward pass
-    follows.
+def only_evaluates(view: Attribution, event: int) -> bool:
+    """Whether no backward pass follows the forward pass under way: the recording shows no training, or
+    the model is in eval mode, or gradients are disabled.
     """
-    marked = alive[view.modules.marked[alive]]
-    return bool(len(marked)) and bool(view.modules.eval_with_grad[marked[-1]])
+    if view.training == Training.ABSENT:
+        return True
+    modules = view.modules
+    marked = np.flatnonzero(modules.marked & (view.device.allocations.born < event))
+    is_last = modules.eval_with_grad[marked[-1:]] | modules.without_grad[marked[-1:]]
+    return bool(is_last.any())
 
 
 def _need_of_optimizer(view: Attribution, alive: NDArray[np.int64], request: OutOfMemory) -> Need:
