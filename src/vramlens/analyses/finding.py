@@ -28,6 +28,8 @@ class Finding:
             computed takes the place of; None where the fix speaks of no batch.
         extent: the blocks and holes of a recording that it is about; None where it is about none
             in particular.
+        recurs: whether each layer or pass to come would take as much again, so that the fix saves more
+            than these bytes.
         limits: of a budget's check, the scopes of the limits that it is about.
     """
 
@@ -40,4 +42,5 @@ class Finding:
     fix: str | None = None
     fix_without_batch: str | None = field(default=None, compare=False, repr=False)
     extent: Extent | None = field(default=None, compare=False, repr=False)
+    recurs: bool = field(default=False, compare=False, repr=False)
     limits: tuple[str, ...] = ()

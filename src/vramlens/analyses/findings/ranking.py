@@ -33,7 +33,7 @@ class FindingRow(Generic[SceneT]):
         is_mended_in_code: whether an edit of a few lines mends it: where it frees enough for a request
             that failed, that comes before what only makes room.
         saves_at_most: whether its bytes are all that its fix saves: what is still to come of the step
-            takes as much as before.
+            takes as much as before (a finding that recurs saves more).
         takes_place_of: the id of the finding that says less about the same bytes; "" without one.
         unless: tells of another finding whether it makes this one superfluous.
     """

@@ -29,6 +29,7 @@ from vramlens.analyses.findings.faults.requests.dense_embedding_gradient import 
     dense_embedding_gradient,
 )
 from vramlens.analyses.findings.faults.requests.large_request import request_too_large
+from vramlens.analyses.findings.faults.requests.rebuilt_collection import rebuilt_collection
 from vramlens.analyses.findings.faults.retained_graph import retained_graph
 from vramlens.analyses.findings.faults.solver_steps import solver_steps
 from vramlens.analyses.findings.faults.unstepped_parameters import unstepped_parameters
@@ -160,6 +161,9 @@ FROM_RECORDING: tuple[FindingRow[Scene], ...] = (
         find=dense_embedding_gradient,
         is_mended_in_code=True,
         saves_at_most=True,
+    ),
+    FindingRow(
+        id="rebuilt_collection", find=rebuilt_collection, is_mended_in_code=True, saves_at_most=True
     ),
     FindingRow(
         id="lbfgs_history",

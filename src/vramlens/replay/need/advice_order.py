@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
 
 from vramlens.analyses.explanation import OomVerdict
 from vramlens.analyses.finding import Finding
@@ -19,6 +22,12 @@ _AFTER_CODE = (
     "process_limit",
     "device_full",
 )
+_EXPLAINS = {"leak", *_IN_CODE} - {"larger_inputs"}
+"""The ids of what, once mended, leaves nothing to do about the same bytes; inputs may be meant so."""
+_KEPT = ("leak", "kept_in_store", "kept_by_calls", "finished_models")
+"""The ids of what grows whatever the batch."""
+_MOSTLY = 0.8
+"""Of a finding's bytes, that another one explains."""
 _SLIGHT = 0.001
 """Of what could be reserved: mending a leak of less changes nothing."""
 
@@ -44,18 +53,14 @@ def _enough_in_code(findings: Sequence[Finding], short_bytes: int, missing_bytes
     """The faults in the code whose mending frees enough, the largest first: for the request where it
     saves more with every layer, else for the step.
     """
-    saved = _sure_savings(findings)
-    enough = [
-        name
-        for name, saves_at_most in _IN_CODE.items()
-        if saved.get(name, -1) >= (missing_bytes if saves_at_most else short_bytes)
-    ]
-    return sorted(enough, key=lambda name: -saved[name])
-
-
-def _sure_savings(findings: Sequence[Finding]) -> dict[str, int]:
-    sure = [finding for finding in findings if finding.verdict != Verdict.POSSIBLE]
-    return {finding.id: finding.bytes or 0 for finding in sure}
+    saved_bytes: dict[str, int] = {}
+    for finding in findings:
+        if finding.verdict == Verdict.POSSIBLE or finding.id not in _IN_CODE:
+            continue
+        saves_at_most = _IN_CODE[finding.id] and not finding.recurs
+        if (finding.bytes or 0) >= (missing_bytes if saves_at_most else short_bytes):
+            saved_bytes[finding.id] = finding.bytes or 0
+    return sorted(saved_bytes, key=lambda name: -saved_bytes[name])
 
 
 def with_higher_limit(order: Sequence[str], *, is_known: bool) -> tuple[str, ...]:
@@ -69,6 +74,32 @@ def with_higher_limit(order: Sequence[str], *, is_known: bool) -> tuple[str, ...
     place = other_findings.index("settings_may_help" if may_help else "smaller_batch")
     place += may_help and not is_known
     return (*other_findings[:place], "process_limit", *other_findings[place:])
+
+
+def told_once(findings: Sequence[Finding], sizes: NDArray[np.int64]) -> tuple[Finding, ...]:
+    """The findings in their order, without those about what a fault before them explains, and without
+    a word on the batch where the first is something that the program keeps.
+
+    Args:
+        sizes: the bytes of each allocation.
+    """
+    explained = np.zeros(len(sizes), np.bool_)
+    told: list[Finding] = []
+    for finding in findings:
+        rows = finding.extent.rows if finding.extent is not None else np.zeros(0, np.int64)
+        is_told = sizes[rows[explained[rows]]].sum() >= _MOSTLY * sizes[rows].sum() > 0
+        is_told |= finding.id == "smaller_batch" and bool(told) and _is_sure(told[0], _KEPT)
+        if is_told:
+            continue
+        told.append(finding)
+        if _is_sure(finding, _EXPLAINS):
+            explained[rows] = True
+    return tuple(told)
+
+
+def _is_sure(finding: Finding, ids: Container[str]) -> bool:
+    """Whether a finding has one of these ids, and is more than possible."""
+    return finding.id in ids and finding.verdict != Verdict.POSSIBLE and finding.fix is not None
 
 
 def rank_of(

@@ -97,7 +97,7 @@ def limit_advice(view: Attribution, oom: OomVerdict, need: Need, outlook: Outloo
 def _caveat(view: Attribution, oom: OomVerdict, need: Need, outlook: Outlook) -> str:
     """What may fill a higher limit, too."""
     if oom.cause == Cause.LEAK:
-        return "The leak will fill that, too"
+        return "What earlier steps left will grow and fill that, too"
     if outlook.growing:
         return f"Memory grew {growth_by_steps(view)} and may fill that, too"
     if outlook.climbing and need.high_bytes is not None:
@@ -219,7 +219,8 @@ def missing_bytes(need: Need, capacity_bytes: int | None) -> int:
 def with_shortage(finding: Finding, missing: int) -> Finding:
     """The finding, with a word on what is still missing after its fix."""
     saved = finding.bytes or 0
-    if finding.id not in _SAVINGS or finding.fix is None or not 0 < saved < missing:
+    is_all = finding.id in _SAVINGS and not finding.recurs
+    if not is_all or finding.fix is None or not 0 < saved < missing:
         return finding
     still = format_size(missing - saved)
     return replace(finding, fix=f"{finding.fix}; not enough alone: {still} more are missing")

@@ -9,6 +9,7 @@ import pytest
 from support.made_failures import MadeRun, finding_of
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.findings.faults.requests.expression_uses import use_of_expression
+from vramlens.replay.need.advice_order import order_of_advice
 
 FILE = "/home/user/rank.py"
 FRAMES = {
@@ -31,7 +32,15 @@ CALLS = {
     "torch.diag_embed(d)": "x * d[:, None]",
     "torch.linalg.inv(k)": "torch.linalg.solve",
     "torch.zeros(classes, *volume.shape, device=device)": 'device="cpu"',
+    "a[:, None, :] - b[None, :, :]": "torch.cdist",
+    "x.unsqueeze(1) - y.unsqueeze(0)": "torch.cdist",
+    "users[batch] @ self.items.weight.t()": "a part of the rows",
+    "z @ z.T": "(x[i] * y[j]).sum(-1)",
     "x[src]": "layer(x)[index]",
+    "rows = x.index_select(0, src)": "layer(x)[index]",
+    "candidates = target[sample, index]": "one matrix product",
+    "messages = x[g.src] * g.weight[:, None]": "torch.sparse.mm",
+    "return weight * x[src]": "torch.sparse.mm",
 }
 HARMLESS = (
     "",
@@ -46,6 +55,13 @@ HARMLESS = (
     "torch.cat(parts)",
     "table[0:4]",
     "resort(x)",
+    "x[src] + x[dst]",
+    "x[2:n] * y",
+    "total == x[src]",
+    "x[:, None] * y[None]",
+    "x @ self.weight",
+    "q @ k.transpose(-2, -1)",
+    "softmax(q @ k.T)",
 )
 
 
@@ -86,6 +102,35 @@ def test_a_small_request_failed_for_what_was_there(tmp_path: Path) -> None:
 def test_without_an_expression_nothing_is_told(tmp_path: Path) -> None:
     assert told(tmp_path, None) is None
     assert told(tmp_path, "model(x)") is None
+
+
+@pytest.mark.parametrize(
+    ("mib", "is_told"),
+    [(2000, True), (1999, False)],  # a batch has fewer rows than what they are from
+)
+def test_rows_that_are_picked_more_than_once(tmp_path: Path, mib: int, is_told: bool) -> None:
+    finding = told(tmp_path, "x[src] * weight", mib=mib)
+    assert (finding is not None) == is_told
+    if finding is not None:
+        assert finding.bytes == mib << 20
+
+
+@pytest.mark.parametrize(("layers", "first"), [(0, "process_limit"), (1, "costly_expression")])
+def test_what_every_layer_repeats_is_first_whatever_the_step_needs(
+    tmp_path: Path, layers: int, first: str
+) -> None:
+    """The layers to come would ask for as much again, each."""
+    run = MadeRun(FRAMES)
+    run.asks("data", 1000)
+    for _ in range(layers):
+        run.asks("keys", 700)
+    answer = run.fails("keys", 700, tmp_path, expression="bias.repeat(b, 1, 1, 1)")
+    finding = finding_of(answer, "costly_expression")
+    assert finding is not None
+    assert finding.bytes == (layers + 1) * 700 << 20
+    assert finding.recurs == (layers > 0)
+    order = order_of_advice(answer.oom, answer.findings, leaking=False, missing_bytes=9000 << 20)
+    assert ("costly_expression" in order) == (first == "costly_expression")
 
 
 def test_a_long_expression_is_shown_by_its_begin(tmp_path: Path) -> None:

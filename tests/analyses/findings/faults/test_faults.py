@@ -86,3 +86,16 @@ def test_of_one_sample_no_batch_is_smaller() -> None:
     fix = findings["activations"].fix
     assert fix is not None
     assert fix.startswith("use torch.utils.checkpoint")
+
+
+@pytest.mark.parametrize(
+    ("name", "left_out"),
+    [
+        ("weights_copy", "leak"),  # the layers of the model, one after the other
+        ("unstepped_base", "gradients_kept"),  # of the backward pass that was under way
+        ("unstepped_body", "activations"),  # what the first advice lets go of
+        ("metric", "smaller_batch"),  # it grows whatever the batch
+    ],
+)
+def test_nothing_beside_the_fault_leads_elsewhere(name: str, left_out: str) -> None:
+    assert left_out not in {finding.id for finding in explained(f"faults/{name}").findings}

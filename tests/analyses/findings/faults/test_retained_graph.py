@@ -84,6 +84,19 @@ def test_inner_steps_of_meta_learning(tmp_path: Path) -> None:
     assert failed(run, tmp_path) is None
 
 
+@pytest.mark.parametrize(("count", "is_told"), [(5, False), (6, True)])
+def test_errors_of_an_evaluation_that_are_summed(tmp_path: Path, count: int, is_told: bool) -> None:
+    """Training has shown that one derivative goes with a step, for its forces."""
+    run = made("stepped")
+    trains(run, 1)
+    trains(run, 1)
+    steps(run, count)
+    finding = failed(run, tmp_path)
+    assert (finding is not None) == is_told
+    if finding is not None:
+        assert "total += error.item()" in (finding.fix or "")
+
+
 @pytest.mark.parametrize("outer", ["backward", "optimizer"])
 @pytest.mark.parametrize(("usual", "is_told"), [(1, True), (6, True), (7, False), (28, False)])
 def test_training_through_as_many_steps(

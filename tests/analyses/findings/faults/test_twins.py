@@ -61,11 +61,6 @@ FRAMES: dict[str, tuple[Frame, ...]] = {
         (f"{TRANSFORMERS}/models/llama/modeling_llama.py", 240, "forward"),
         (USER, 21, "step"),
     ),
-    "embedding": (
-        (f"{TORCH}/nn/modules/sparse.py", 190, "forward"),
-        (f"{TORCH}/nn/modules/module.py", 1700, "_call_impl"),
-        (USER, 19, "step"),
-    ),
     "lbfgs": ((f"{TORCH}/optim/lbfgs.py", 300, "_gather_flat_grad"),),
     "concatenate": ((USER, 60, "norm"),),
     "metric": (("/opt/lib/python3.12/site-packages/torchmetrics/metric.py", 300, "update"),),
@@ -270,6 +265,34 @@ def test_pairs_of_nodes_are_no_attention(tmp_path: Path, part: str, verdict: str
     assert ("if these are weights of attention" in (finding.fix or "")) == (verdict == "possible")
 
 
+BIAS = {(USER, 50): "bias = alibi[:, :, :n, :n].repeat(b, 1, 1, 1)"}
+
+
+@pytest.mark.parametrize(
+    ("source", "expression", "part", "is_told"),
+    [
+        ({}, None, "attend", True),
+        ({(USER, 50): "scores = q @ k.transpose(-1, -2)"}, "scores.softmax(-1)", "attend", True),
+        (BIAS, None, "attend", False),
+        (BIAS, "q @ k.transpose(-1, -2)", "compare", False),
+    ],
+)
+def test_a_bias_that_is_repeated_is_no_attention_weight(
+    tmp_path: Path,
+    source: dict[tuple[str, int], str],
+    expression: str | None,
+    part: str,
+    is_told: bool,
+) -> None:
+    run = made()
+    run.asks("weights", 100)
+    run.asks("data", 16, name="float32[32, 1024, 128] tensor")
+    for _ in range(4):
+        run.asks("attend", 128, name="float32[32, 1024, 1024] tensor")
+    answer = run.fails(part, 128, tmp_path, source=source, expression=expression)
+    assert (finding_of(answer, "attention_written_out") is not None) == is_told
+
+
 # Caches
 
 
@@ -315,28 +338,6 @@ def test_an_optimizer_that_works_on_one_vector_needs_it(
         run.asks("backward", 20, name=f"grad[model.l{number}.weight]", kind="gradient")
     finding = finding_of(run.fails(part, 200, tmp_path), "concatenated_copy")
     assert (finding is not None) == is_told
-
-
-# Embeddings
-
-
-@pytest.mark.parametrize(("head", "is_told"), [("model.head.weight", True), ("", False)])
-def test_a_table_that_the_head_shares_has_a_dense_gradient(
-    tmp_path: Path, head: str, is_told: bool
-) -> None:
-    run = made()
-    run.asks("weights", 200, name="model.words.weight", kind="parameter")
-    if head:
-        run.asks("weights", 210, name=head, kind="parameter")
-    activations = [
-        run.asks("embedding", 10, module="model.words"),
-        run.asks("layer", 30, module="model.head"),
-    ]
-    run.asks("backward", 21)
-    run.frees(*activations)
-    finding = finding_of(run.fails("backward", 200, tmp_path), "dense_embedding_gradient")
-    assert (finding is not None) == is_told
-    assert finding is None or "SparseAdam" in (finding.fix or "")
 
 
 # Optimizers
@@ -463,11 +464,15 @@ def test_results_of_jobs_wait_in_futures(tmp_path: Path) -> None:
 
 def test_a_square_matrix_is_known_by_its_rows() -> None:
     points = Shape("float32", (28_800, 3))
-    square = _square(points, 28_800**2 * 4)
+    square = _square(points, 28_800**2 * 4, has_text=False)
     assert square is not None
     assert "28,800 rows" in square.reading
-    assert _square(points, 28_800**2 * 8) is None
-    assert _square(Shape("float32", (1000, 3)), 1000**2 * 4) is None
+    assert "torch.linalg.svd" in square.fix
+    with_text = _square(points, 28_800**2 * 4, has_text=True)
+    assert with_text is not None
+    assert "torch.linalg.svd" not in with_text.fix
+    assert _square(points, 28_800**2 * 8, has_text=False) is None
+    assert _square(Shape("float32", (1000, 3)), 1000**2 * 4, has_text=False) is None
 
 
 # Evaluation

@@ -38,7 +38,7 @@ def double_precision(scene: Scene) -> Iterator[Finding]:
         place=scene.view.place_of_block(largest),
         evidence=(
             "NumPy's arrays are float64, and what is computed from them is, too",
-            f"the largest is {shapes[largest]}",
+            f"the largest takes {format_size(int(sizes.max()))}",
         ),
         fix="unless the result needs it, convert the inputs to single precision (float32, complex64) as"
         f" they go to the GPU (about {format_size(size_bytes // 2)} less)",

@@ -35,6 +35,8 @@ _FEWEST_DERIVATIVES = 20
 """Steps that each asked for a derivative with its graph. Meta-learning takes 1 to 10 inner steps (MAML:
 5 to train, 10 to test), and an equation of two derivatives asks about as often.
 """
+_FEWEST_BEYOND_TRAINING = 6
+"""The same, where training has shown how many go with one backward pass: one, say, for forces."""
 _TIMES_THE_USUAL = 4
 """As many as before any backward pass so far: a horizon is doubled, not made four times as long."""
 _LEAST_COMPUTED = 0.1
@@ -119,8 +121,8 @@ def _left_by_derivatives(scene: Scene) -> Iterator[Finding]:
     is not detached between them.
     """
     view, allocations, heap = scene.view, scene.device.allocations, scene.advice_heap
-    last_cut, spans = _derivatives_now(scene)
-    if len(spans) < _FEWEST_DERIVATIVES:
+    last_cut, spans, fewest = _derivatives_now(scene)
+    if len(spans) < fewest:
         return
     starts, ends = view.phases.span_start[spans], view.phases.span_end[spans]
     rows = scene.advice_rows
@@ -133,7 +135,7 @@ def _left_by_derivatives(scene: Scene) -> Iterator[Finding]:
     is_computed = allocations.born[rows] < starts[step]
     computed = np.bincount(step[is_computed], weights=sizes[is_computed], minlength=len(ends))
     steps = int((computed > _LEAST_COMPUTED * size_bytes / len(ends)).sum())
-    if steps < _FEWEST_DERIVATIVES or size_bytes < _LEAST_SHARE * heap.requested_bytes:
+    if steps < fewest or size_bytes < _LEAST_SHARE * heap.requested_bytes:
         return
     if _given_up_since(scene, last_cut) > _MOST_GIVEN_UP * size_bytes:
         return
@@ -149,15 +151,17 @@ def _left_by_derivatives(scene: Scene) -> Iterator[Finding]:
             "with create_graph=True a derivative has a graph of its own, and keeps that of its step",
         ),
         fix="unless one backward pass is to go through all these steps, detach what goes from one step to"
-        " the next (positions, forces, energies: x = x.detach()): then each step's graph goes with the"
-        f" step (about {format_size(saved_bytes)} less)",
+        " the next (positions, forces, energies: x = x.detach()) and what is kept or summed (errors, means:"
+        " total += error.item()): then each step's graph goes with the step"
+        f" (about {format_size(saved_bytes)} less)",
         extent=Extent(scene.advice_event, rows),
     )
 
 
-def _derivatives_now(scene: Scene) -> tuple[int, NDArray[np.int64]]:
-    """The event of the last backward pass or optimizer step, and the calls of ``autograd.grad`` since,
-    as numbers of backward passes; none where as many are usual, or training has yet to show how many.
+def _derivatives_now(scene: Scene) -> tuple[int, NDArray[np.int64], int]:
+    """The event of the last backward pass or optimizer step, the calls of ``autograd.grad`` since, as
+    numbers of backward passes, and how many of them are too many to be meant; none where as many are
+    usual, or training has yet to show how many.
     """
     view, allocations = scene.view, scene.device.allocations
     starts, ends = view.phases.span_start, view.phases.span_end
@@ -171,10 +175,11 @@ def _derivatives_now(scene: Scene) -> tuple[int, NDArray[np.int64]]:
     derivatives = ended[is_derivative[ended]]
     since = derivatives[starts[derivatives] > last_cut]
     if not len(cuts):
-        return last_cut, since[:0] if _may_train(scene) else since
+        return last_cut, since[:0] if _may_train(scene) else since, _FEWEST_DERIVATIVES
     before = derivatives[starts[derivatives] < last_cut]
     usual = np.bincount(np.searchsorted(cuts, starts[before]), minlength=1).max()
-    return last_cut, since if len(since) > _TIMES_THE_USUAL * usual else since[:0]
+    fewest = _FEWEST_BEYOND_TRAINING if usual else _FEWEST_DERIVATIVES
+    return last_cut, since if len(since) > _TIMES_THE_USUAL * usual else since[:0], fewest
 
 
 def _may_train(scene: Scene) -> bool:

@@ -15,7 +15,9 @@ from vramlens.ground.verdict import Verdict
 from vramlens.trace import NO_STACK, Frame
 from vramlens.units import format_size
 
-_CHUNK = "N about a tenth of all: the results are the same. Halve N if it still fails"
+_CHUNK = (
+    "N about a tenth of the samples of a call: the results are the same. Halve N if it still fails"
+)
 _DERIVATIVE = re.compile(r"torch[/\\]_functorch[/\\]eager_transforms\.py:")
 """Inside of a vmap: then the transform has its own backward pass, and each chunk gives its memory back."""
 _FORWARD = re.compile(r"torch[/\\]_functorch[/\\]eager_transforms\.py:push_jvp$")

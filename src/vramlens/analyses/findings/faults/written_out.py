@@ -12,6 +12,7 @@ from vramlens.analyses.attribution.modules import OUTSIDE
 from vramlens.analyses.attribution.named_shapes import Shape
 from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
+from vramlens.analyses.findings.faults.requests.expression_uses import use_of_expression
 from vramlens.analyses.scene import Scene
 from vramlens.ground.verdict import Verdict
 from vramlens.units import counted, format_size
@@ -42,12 +43,17 @@ def attention_written_out(scene: Scene) -> Iterator[Finding]:
     request = scene.ending_request
     if request is None:
         return
-    matrices = _matrices(scene.advice_shapes)
+    matrices = {
+        row: shape
+        for row, shape in _matrices(scene.advice_shapes).items()
+        if not _is_a_copy(scene, row)
+    }
     if not matrices:
         return
     matrix_rows = np.array(list(matrices), np.int64)
     alive_bytes = int(scene.device.allocations.requested_bytes[matrix_rows].sum())
     is_asked_for = any(shape.bytes == request.size_bytes for shape in matrices.values())
+    is_asked_for &= use_of_expression(scene.ending_expression) is None
     asked_bytes = request.size_bytes if is_asked_for else 0
     if alive_bytes + asked_bytes < _LEAST_SHARE * scene.wanted_bytes:
         return
@@ -67,6 +73,12 @@ def attention_written_out(scene: Scene) -> Iterator[Finding]:
         fix=f"{condition}{_remedy(scene, largest)}: up to {format_size(alive_bytes + asked_bytes)} less",
         extent=Extent(scene.advice_event, matrix_rows),
     )
+
+
+def _is_a_copy(scene: Scene, row: int) -> bool:
+    """Whether the source says what else a matrix is: a mask or bias that is repeated, say."""
+    place = scene.view.place_of_block(row)
+    return place is not None and use_of_expression(scene.source_of(place)) is not None
 
 
 def _is_of_attention(scene: Scene, row: int) -> bool:

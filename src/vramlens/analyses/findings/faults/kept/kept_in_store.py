@@ -127,8 +127,8 @@ def _judged(scene: Scene, store: _Store) -> tuple[Verdict, str, str]:
         return (
             Verdict.LIKELY,
             "results of jobs wait there until somebody takes them",
-            "let each job return what it made on the CPU (`.cpu()`), or submit only a few jobs ahead of"
-            " their use",
+            "submit only a few jobs ahead of their use; or let each job return its result on the CPU"
+            " (`.cpu()`), and move that back where it is used",
         )
     if _is_copy_of_weights(scene, store.rows):
         return (
@@ -156,9 +156,9 @@ def _judged(scene: Scene, store: _Store) -> tuple[Verdict, str, str]:
         if store.filled_by
         else f"what {store.in_words} collects"
     )
-    remedy = f"keep {kept} on the CPU (`.cpu()`), or only what you need of it"
-    if _are_outputs(scene, store.rows):
-        return Verdict.LIKELY, "each pass leaves its output there, and no graph", remedy
+    remedy = f"keep {kept} on the CPU (`.cpu()`; move back what is used on the GPU), or only what you need of it"
+    if _are_outputs(scene, store):
+        return Verdict.LIKELY, "each pass leaves its results there, and no graph", remedy
     return Verdict.POSSIBLE, "", remedy
 
 
@@ -217,16 +217,17 @@ def _passes(begins: NDArray[np.int64], born: NDArray[np.int64]) -> int:
     return len(np.unique(np.searchsorted(begins, born, "right"))) if len(begins) else 0
 
 
-def _are_outputs(scene: Scene, rows: NDArray[np.int64]) -> bool:
+def _are_outputs(scene: Scene, store: _Store) -> bool:
     """Whether they are what as many passes since the last backward pass left, without a graph: these
     keep hardly anything else.
     """
-    view, allocations = scene.view, scene.device.allocations
+    view, allocations, rows = scene.view, scene.device.allocations, store.rows
     ends = view.phases.span_end[view.phases.span_end < scene.advice_event]
     born = allocations.born[rows]
     if len(ends) and int(born.min()) < int(ends[-1]):
         return False
-    if not view.modules.marked[rows].any() or _passes(scene.pass_begins, born) < _FEWEST_OF_LINE:
+    is_of_passes = bool(store.filled_by) or view.modules.marked[rows].any()
+    if not is_of_passes or _passes(scene.pass_begins, born) < _FEWEST_OF_LINE:
         return False
     return _keeps_little_beside(scene, rows)
 

@@ -5,4 +5,5 @@ costly_expression: a call that makes more than is often needed.
 dense_embedding_gradient: gradients as large as an embedding's table.
 expression_uses: such calls, and what to do instead.
 large_request: a request that no limit would have held.
+rebuilt_collection: the new entries of a list, beside all the old ones.
 """

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
+import numpy as np
+
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.findings.faults.requests.expression_uses import (
     ExpressionUse,
@@ -13,11 +15,14 @@ from vramlens.analyses.findings.faults.requests.expression_uses import (
 from vramlens.analyses.findings.usage import part_of_heap
 from vramlens.analyses.memory.heap import LineBytes
 from vramlens.analyses.scene import Scene
+from vramlens.ground.place import Place
 from vramlens.ground.verdict import Verdict
 from vramlens.units import counted, format_size
 
 _LEAST_SHARE = 0.25
 """Of what is in use, with the failed request: a smaller one failed for what was there already."""
+_FAR_LARGER = 2
+"""Times the largest tensor that rows can be from."""
 _LONGEST = 60
 """Letters of the expression that are shown."""
 
@@ -26,22 +31,30 @@ def costly_expression(scene: Scene) -> Iterator[Finding]:
     """The call that memory ran out in, if it asked for much at once and something else may do; else the
     calls whose results are much of what is in use.
     """
+    failed_call = list(_failed_call(scene))
+    yield from failed_call or _kept_results(scene)
+
+
+def _failed_call(scene: Scene) -> Iterator[Finding]:
+    """The expression that memory ran out in."""
     request, use = scene.ending_request, use_of_expression(scene.ending_expression)
-    if request is None:
+    if request is None or use is None or request.size_bytes < _LEAST_SHARE * scene.wanted_bytes:
         return
-    if use is not None and request.size_bytes >= _LEAST_SHARE * scene.wanted_bytes:
-        size = format_size(request.size_bytes)
-        yield Finding(
-            id="costly_expression",
-            verdict=Verdict.LIKELY,
-            title=f"{shown(scene.ending_expression)} {use.reading}: {size} at once",
-            bytes=request.size_bytes,
-            place=scene.view.place_of_stack(request.stack),
-            evidence=("that is the expression that failed",),
-            fix=f"{use.fix} (up to {size} less)",
-        )
+    place = scene.view.place_of_stack(request.stack)
+    if use.if_larger and not _is_larger(scene, request.size_bytes, place):
         return
-    yield from _kept_results(scene)
+    kept = [line for line in scene.advice_heap.by_line if use.stays and line.place == place]
+    size_bytes = request.size_bytes + _bytes_of(kept)
+    yield Finding(
+        id="costly_expression",
+        verdict=Verdict.LIKELY,
+        title=f"{shown(scene.ending_expression)} {use.reading}: {format_size(request.size_bytes)} at once",
+        bytes=size_bytes,
+        place=place,
+        evidence=("that is the expression that failed",),
+        fix=f"{use.fix} (up to {format_size(size_bytes)} less)",
+        recurs=_bytes_of(kept) >= request.size_bytes,
+    )
 
 
 def _kept_results(scene: Scene) -> Iterator[Finding]:
@@ -50,7 +63,7 @@ def _kept_results(scene: Scene) -> Iterator[Finding]:
     lines_of: defaultdict[ExpressionUse, list[LineBytes]] = defaultdict(list)
     for line in heap.by_line:
         use = use_of_expression(scene.source_of(line.place))
-        if use is not None and use.stays:
+        if use is not None and use.stays and _is_too_much(scene, use, line):
             lines_of[use].append(line)
     if not lines_of:
         return
@@ -68,7 +81,23 @@ def _kept_results(scene: Scene) -> Iterator[Finding]:
         place=lines[0].place,
         evidence=("that is in use when the request fails",),
         fix=f"{use.fix} (up to {format_size(size_bytes)} less)",
+        recurs=all(line.allocations > 1 for line in lines),
     )
+
+
+def _is_too_much(scene: Scene, use: ExpressionUse, line: LineBytes) -> bool:
+    one_bytes = _bytes_of([line]) // line.allocations
+    return not use.if_larger or _is_larger(scene, one_bytes, line.place)
+
+
+def _is_larger(scene: Scene, size_bytes: int, place: Place | None) -> bool:
+    """Whether what a line made is twice as large as all that was there before it: then rows are in it
+    more than once.
+    """
+    rows = scene.advice_rows
+    rows = rows[scene.device.allocations.requested_bytes[rows] * _FAR_LARGER > size_bytes]
+    oldest_first = rows[np.argsort(scene.device.allocations.born[rows])].tolist()
+    return not oldest_first or scene.view.place_of_block(oldest_first[0]) == place
 
 
 def _bytes_of(lines: Iterable[LineBytes]) -> int:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vramlens.analyses.attribution.phases import LINEAR_FORWARD
+from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
+from vramlens.analyses.findings.usage import part_of_heap
 from vramlens.analyses.scene import Scene
 from vramlens.ground.allocator_sizes import block_size
 from vramlens.ground.verdict import Verdict
@@ -18,10 +21,29 @@ from vramlens.units import format_size
 _EMBEDDING = re.compile(r"torch[/\\]nn[/\\]modules[/\\]sparse\.py:forward$")
 _LEAST_SHARE = 0.2
 """Of what is in use, with the failed request."""
+_FEW_ROWS = 0.05
+"""Of a table: a language model's batch looks many of its words up."""
+_SHOWN = 2
+"""Tables that are named."""
+_EVIDENCE = "an embedding's gradient is dense unless it is made with sparse=True"
+_FIX = (
+    "make it nn.Embedding(..., sparse=True), and give the table an optimizer that takes sparse gradients:"
+    " SGD and Adagrad do, torch.optim.SparseAdam in the place of Adam and AdamW (weight decay and"
+    " clip_grad_norm_ do not take them)"
+)
 
 
 def dense_embedding_gradient(scene: Scene) -> Iterator[Finding]:
-    """The table whose gradient was asked for when memory ran out in a backward pass, if it is large."""
+    """The table whose gradient was asked for when memory ran out in a backward pass, or the tables whose
+    gradients are there when memory runs out, if these are large.
+    """
+    if scene.ending_request is None:
+        return
+    asked_for = list(_asked_for(scene))
+    yield from asked_for or _alive(scene)
+
+
+def _asked_for(scene: Scene) -> Iterator[Finding]:
     request = scene.ending_request
     if request is None or not _is_in_backward(scene):
         return
@@ -38,11 +60,44 @@ def dense_embedding_gradient(scene: Scene) -> Iterator[Finding]:
         " rows of one step, and as much again for each further look-up",
         bytes=request_bytes,
         place=scene.verdict.place if scene.verdict is not None else None,
-        evidence=("an embedding's gradient is dense unless it is made with sparse=True",),
-        fix="make it nn.Embedding(..., sparse=True) and give the table an optimizer of its own,"
-        " torch.optim.SparseAdam (Adam, AdamW, weight decay and clip_grad_norm_ do not take sparse"
-        f" gradients): at least {format_size(request_bytes)} less",
+        evidence=(_EVIDENCE,),
+        fix=f"{_FIX}: at least {format_size(request_bytes)} less",
     )
+
+
+def _alive(scene: Scene) -> Iterator[Finding]:
+    """The gradients that are there of tables of which a step looks few rows up."""
+    view, tables = scene.view, _tables(scene)
+    gradients = np.intersect1d(view.names.of_kind(TensorKind.GRADIENT), scene.advice_rows)
+    row_by_name = {view.names.name(row): row for row in gradients.tolist()}
+    gradient_of = {
+        table: row_by_name[f"grad[{table}]"]
+        for table, row in tables.items()
+        if f"grad[{table}]" in row_by_name and _rows_looked_up(scene, table, row) <= _FEW_ROWS
+    }
+    rows = np.array(list(gradient_of.values()), np.int64)
+    size_bytes = int(scene.device.allocations.requested_bytes[rows].sum())
+    if not gradient_of or size_bytes < _LEAST_SHARE * scene.wanted_bytes:
+        return
+    is_one = len(gradient_of) == 1
+    yield Finding(
+        id="dense_embedding_gradient",
+        verdict=Verdict.LIKELY,
+        title=f"{'the gradient of' if is_one else 'gradients of'} {_listed(list(gradient_of))}"
+        f" {'is as large as the table' if is_one else 'are as large as the tables'}:"
+        f" {part_of_heap(size_bytes, scene.advice_heap)} for the few rows of one step",
+        bytes=size_bytes,
+        place=view.place_of_block(tables[next(iter(gradient_of))]),
+        evidence=(_EVIDENCE,),
+        fix=f"{_FIX}: about {format_size(size_bytes)} less",
+        extent=Extent(scene.advice_event, rows),
+    )
+
+
+def _listed(names: Sequence[str]) -> str:
+    """The first names, and how many more there are."""
+    more = len(names) - _SHOWN
+    return " and ".join([*names[:_SHOWN], *([f"{more:,} more"] if more > 0 else [])])
 
 
 def _is_in_backward(scene: Scene) -> bool:
@@ -51,26 +106,44 @@ def _is_in_backward(scene: Scene) -> bool:
 
 
 def _table_of(scene: Scene, size_bytes: int) -> str:
-    """The name of the embedding's weight of that size; "" without one, and where a linear layer may
-    share it: then its gradient is dense whatever the embedding says.
-    """
-    view, allocations = scene.view, scene.device.allocations
-    parameters = {
-        view.names.name(row): row for row in view.names.of_kind(TensorKind.PARAMETER).tolist()
-    }
-    if any(f"{path}.weight" not in parameters for path in _modules_within(scene, LINEAR_FORWARD)):
-        return ""
-    looked_up = _modules_within(scene, _EMBEDDING)
-    for name, row in parameters.items():
-        row_bytes = int(allocations.requested_bytes[row])
-        is_as_large = block_size(row_bytes) == block_size(size_bytes)
-        if is_as_large and name.rpartition(".")[0] in looked_up:
+    """The name of the embedding's weight of that size; "" without one."""
+    for name, row in _tables(scene).items():
+        row_bytes = int(scene.device.allocations.requested_bytes[row])
+        if block_size(row_bytes) == block_size(size_bytes):
             return name
     return ""
 
 
-def _modules_within(scene: Scene, pattern: re.Pattern[str]) -> set[str]:
-    """The modules whose requests went through such a frame."""
-    modules, stack = scene.view.modules, scene.device.allocations.stack
-    rows = np.flatnonzero(scene.trace.stacks.within(pattern, stack) & modules.marked)
+def _tables(scene: Scene) -> dict[str, int]:
+    """The weights of embeddings, by name; none where a linear layer may share one: then its gradient is
+    dense whatever the embedding says.
+    """
+    names = scene.view.names
+    parameters = {names.name(row): row for row in names.of_kind(TensorKind.PARAMETER).tolist()}
+    linear = _modules_of(scene, _rows_within(scene, LINEAR_FORWARD))
+    if any(f"{path}.weight" not in parameters for path in linear):
+        return {}
+    looked_up = _modules_of(scene, _rows_within(scene, _EMBEDDING))
+    return {name: row for name, row in parameters.items() if name.rpartition(".")[0] in looked_up}
+
+
+def _rows_looked_up(scene: Scene, table: str, row: int) -> float:
+    """The most rows that a call of an embedding looked up, as a share of its table's."""
+    modules, sizes = scene.view.modules, scene.device.allocations.requested_bytes
+    results = _rows_within(scene, _EMBEDDING)
+    is_of_table = [
+        modules.paths[module] == table.rpartition(".")[0]
+        for module in modules.module[results].tolist()
+    ]
+    return float(sizes[results[np.array(is_of_table)]].max() / sizes[row])
+
+
+def _rows_within(scene: Scene, pattern: re.Pattern[str]) -> NDArray[np.int64]:
+    """The requests of modules that went through such a frame."""
+    stack = scene.device.allocations.stack
+    return np.flatnonzero(scene.trace.stacks.within(pattern, stack) & scene.view.modules.marked)
+
+
+def _modules_of(scene: Scene, rows: NDArray[np.int64]) -> set[str]:
+    modules = scene.view.modules
     return {modules.paths[module] for module in np.unique(modules.module[rows]).tolist()}

@@ -16,6 +16,8 @@ class ExpressionUse:
         fix: what to do instead, and on which condition.
         unless: what in the same expression says that this is done already.
         stays: whether what it makes is too much also where it is kept, not only at the moment it is made.
+        if_larger: whether it is too much only where it is far larger than what it is made of: rows that
+            an index picks once each are a batch.
     """
 
     call: re.Pattern[str]
@@ -23,6 +25,7 @@ class ExpressionUse:
     fix: str
     unless: re.Pattern[str] | None = None
     stays: bool = False
+    if_larger: bool = False
 
 
 def _of(
@@ -32,6 +35,14 @@ def _of(
     return ExpressionUse(re.compile(call), reading, fix, pattern, stays)
 
 
+def _of_rows(call: str, reading: str, fix: str) -> ExpressionUse:
+    return ExpressionUse(re.compile(call), reading, fix, stays=True, if_larger=True)
+
+
+_ROWS = r"[\w.]+\[(?!None\b)[^\[\]:]+\]|[\w.]+\.index_select\([^()]*\)"
+"""Rows that an index picks. (One that is no tensor makes a view, and asks for nothing.)"""
+_ASSIGNED = re.compile(r"^(?:return\s+|[\w.,\s]+(?<![=!<>])=(?!=)\s*)")
+"""What stands before the value of a statement."""
 _USES = (
     _of(
         r"\blinalg\.svd\(|\btorch\.svd\(",
@@ -48,14 +59,15 @@ _USES = (
     _of(
         r"\b(?:arg)?sort\(",
         "sorts all entries, and makes an index of 64 bits for each beside the copy",
-        "if only the largest or smallest are used, call torch.topk; for the rank of one entry, count what"
-        " is larger: (x > own).sum(-1)",
+        "if only the largest or smallest are used, call torch.topk (largest=False for"
+        " the smallest); for the rank of one entry, count what"
+        " is larger: (x > own).sum(-1, dtype=torch.int32)",
     ),
     _of(
         r"\bone_hot\(",
         "makes a number of 64 bits for each class of each entry",
-        "use the class numbers themselves (an embedding, gather, scatter_add_ into zeros,"
-        " cross_entropy)",
+        "use the class numbers themselves: scatter_add_ into zeros for counts, gather to pick entries,"
+        " cross_entropy for a loss, an embedding for a product",
         stays=True,
     ),
     _of(
@@ -73,7 +85,7 @@ _USES = (
     _of(
         r"\bstack\(.*\[[^\]]*:[^\]]*\].*\bfor\b",
         "copies every window, and each entry as often as windows hold it",
-        "make the windows a view: x.unfold(dimension, length, step)",
+        "make the windows a view, x.unfold(dimension, length, step): they are its last dimension",
         stays=True,
     ),
     _of(
@@ -89,6 +101,20 @@ _USES = (
         stays=True,
     ),
     _of(
+        r"(?:\[[^\]]*None[^\]]*\]|\.unsqueeze\([^()]*\))\s*-\s*"
+        r"[\w.]+(?:\[[^\]]*None[^\]]*\]|\.unsqueeze\([^()]*\))",
+        "makes the difference of each pair in every column",
+        "for distances call torch.cdist, which makes one number a pair; if only some pairs are used (those of"
+        " a diagonal), compute these; or take a part of the rows at a time",
+    ),
+    _of(
+        r"@\s*[\w.]+(?:\[[^\]]*\])?\.(?:t\(\)|T\b)",
+        "makes a number for each row with each other one",
+        "for a diagonal or listed pairs compute (x[i] * y[j]).sum(-1); for the best of each row, or its rank, take"
+        " a part of the rows at a time and keep only that",
+        r"softmax|transpose",
+    ),
+    _of(
         r"\b(?:linalg\.inv|inverse)\(",
         "makes the whole inverse",
         "solve for what is used of it: torch.linalg.solve, cholesky_solve",
@@ -96,23 +122,34 @@ _USES = (
     _of(
         r"\btorch\.(?:zeros|ones|empty|full)\(",
         "is made whole on the GPU before it is filled",
-        'make it on the CPU (device="cpu") and move each piece there (`.cpu()`), or as large as one piece'
-        " needs",
+        'make it on the CPU (device="cpu") and move each piece, and what is computed with it, there'
+        " (`.cpu()`), or make it as large as one piece needs",
         r"device\s*=\s*[\"']cpu[\"']",
     ),
-    _of(
-        r"^[\w.]+\[[\w.]+\]$",
+    _of_rows(
+        rf"^(?:{_ROWS})\s*\*|\*\s*(?:{_ROWS})$",
+        "copies one row for each index, to multiply it",
+        "if the products are then summed over another index (index_add, scatter_add, a layer's aggregate),"
+        " a sparse product does both without them: torch.sparse.mm(adjacency, x); else do a part of the"
+        " index at a time",
+    ),
+    _of_rows(
+        rf"^(?:{_ROWS})$",
         "copies one row for each index",
-        "if a layer or a product follows, apply it before the rows are copied: layer(x)[index]",
+        "if a layer or a product follows, apply it before the rows are copied: layer(x)[index]; if rows are"
+        " compared, make one matrix product of all of them, and pick its entries by the index",
     ),
 )
 """The first that fits counts."""
 
 
 def use_of_expression(expression: str) -> ExpressionUse | None:
-    """What an expression makes more of than may be needed; None where its calls say nothing."""
+    """What an expression, or the value of a statement, makes more of than may be needed; None where its
+    calls say nothing.
+    """
+    value = _ASSIGNED.sub("", expression)
     for use in _USES:
-        is_done = use.unless is not None and use.unless.search(expression)
-        if use.call.search(expression) and not is_done:
+        is_done = use.unless is not None and use.unless.search(value)
+        if use.call.search(value) and not is_done:
             return use
     return None

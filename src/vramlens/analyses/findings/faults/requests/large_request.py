@@ -35,6 +35,9 @@ few channels or heads make.
 """
 _FEWEST_ROWS = 1024
 """Of a square matrix: smaller ones are as large as many other things."""
+_FACTORS_HINT = (
+    '; torch.linalg.svd and qr make such a matrix unless told full_matrices=False, mode="reduced"'
+)
 _LEAST_TABLE = 4096
 """Bytes of the rows to compare with: fewer are a layer's bias, or anything."""
 _MANY_OTHERS, _MOST_TABLES = 1024, 64
@@ -45,10 +48,15 @@ a small vocabulary would be as large.
 
 @dataclass(frozen=True, slots=True)
 class _Use:
-    """What a request was for, in a sentence, and what to change."""
+    """What a request was for, in a sentence, and what to change.
+
+    Attributes:
+        is_sure: whether the source text says so; sizes alone do not prove it.
+    """
 
     reading: str
     fix: str
+    is_sure: bool = False
 
 
 def request_too_large(scene: Scene) -> Iterator[Finding]:
@@ -80,8 +88,10 @@ def _plain_fix(place: Place | None) -> str:
 
 
 def _fix_of(use: _Use | None, place: Place | None) -> str:
-    """What to change; sizes alone do not prove what a request was for."""
+    """What to change."""
     plain = _plain_fix(place)
+    if use is not None and use.is_sure:
+        return use.fix
     return plain if use is None else f"{use.fix}. If it is something else, {plain}"
 
 
@@ -89,7 +99,8 @@ def _use_of(scene: Scene, request: OutOfMemory) -> _Use | None:
     """What the request is for, as far as its expression and what is alive beside it tell."""
     said = use_of_expression(scene.ending_expression)
     if said is not None:
-        return _Use(f"{shown(scene.ending_expression)} {said.reading}", said.fix)
+        reading = f"{shown(scene.ending_expression)} {said.reading}"
+        return _Use(reading, said.fix, is_sure=True)
     if _is_of_output_layer(scene, request):
         return _Use(
             "the output layer makes the logits of every position for the whole vocabulary",
@@ -104,7 +115,7 @@ def _use_of(scene: Scene, request: OutOfMemory) -> _Use | None:
     sizes = set(map(block_size, alive_sizes))  # the recorded ones may be rounded
     for shape in largest_first:
         use = (
-            _square(shape, request.size_bytes)
+            _square(shape, request.size_bytes, has_text=bool(scene.ending_expression))
             or _all_pairs(shape, request.size_bytes, sizes)
             or _all_classes(shape, request.size_bytes)
         )
@@ -128,17 +139,21 @@ def _is_of_output_layer(scene: Scene, request: OutOfMemory) -> bool:
     return request.size_bytes >= _TIMES_A_HIDDEN_STATE * largest_bytes
 
 
-def _square(shape: Shape, request_bytes: int) -> _Use | None:
-    """One number for each pair of rows, or of columns, of a known tensor."""
+def _square(shape: Shape, request_bytes: int, *, has_text: bool) -> _Use | None:
+    """One number for each pair of rows, or of columns, of a known tensor.
+
+    Args:
+        has_text: whether the expression that failed is known.
+    """
+    hint = "" if has_text else _FACTORS_HINT
     for size in sorted(set(shape.sizes), reverse=True):
         if size >= _FEWEST_ROWS and request_bytes == size * size * shape.item_bytes:
             return _Use(
-                f"it is a square matrix: a number for each pair of the {size:,} rows (or columns) of"
-                f" {shape}",
+                f"it is a square matrix: a number for each pair of {size:,} rows (or columns), as many as"
+                f" {shape} has",
                 "if only its diagonal, some of its entries or sums of it are needed, compute these instead (in"
-                " blocks of rows; for listed pairs (x[i] * y[j]).sum(-1)); torch.linalg.svd and qr make such"
-                " a matrix unless told"
-                ' full_matrices=False, mode="reduced"',
+                " blocks of rows; for listed pairs (x[i] * y[j]).sum(-1)); if most of it is zeros, make it"
+                f" sparse{hint}",
             )
     return None
 
@@ -173,8 +188,8 @@ def _all_classes(shape: Shape, request_bytes: int) -> _Use | None:
         return None
     return _Use(
         f"it is {classes:,} times as large as {shape}, as a one-hot form is",
-        "use the class numbers themselves (an embedding, gather, scatter_add_ into zeros,"
-        " cross_entropy), not their one-hot form",
+        "use the class numbers themselves, not their one-hot form: scatter_add_ into zeros for counts,"
+        " gather to pick entries, cross_entropy for a loss, an embedding for a product",
     )
 
 

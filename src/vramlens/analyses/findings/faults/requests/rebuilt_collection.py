@@ -1,0 +1,70 @@
+"""A list or dict that is built anew of its own entries: all the old ones live until the new one is whole."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vramlens.analyses.attribution.categories import Category
+from vramlens.analyses.attribution.training import Training
+from vramlens.analyses.extent import Extent
+from vramlens.analyses.finding import Finding
+from vramlens.analyses.findings.faults.requests.costly_expression import shown
+from vramlens.analyses.findings.usage import part_of_heap
+from vramlens.analyses.scene import Scene
+from vramlens.ground.place import Place
+from vramlens.ground.verdict import Verdict
+from vramlens.units import format_size
+
+_REBUILD = re.compile(
+    r"^(?P<old>[\w.]+)(?:\[:\])?\s*=\s*"
+    r"(?:\w+\()?[\[({].*\bfor\b.*\bin\s+(?:enumerate\()?(?P=old)(?:\.items\(\)|\.values\(\))?\)?\s*[\])}]+$"
+)
+"""``cache = [move(k) for k in cache]``, likewise of a dict, and in place."""
+_FEWEST = 2
+"""New entries, with the one that was asked for: of one, the old one must live anyway."""
+
+
+def rebuilt_collection(scene: Scene) -> Iterator[Finding]:
+    """The new entries that were made when memory ran out for another one."""
+    request = scene.ending_request
+    place = None if request is None else scene.view.place_of_stack(request.stack)
+    if request is None or place is None or scene.view.training == Training.SEEN:
+        return  # a backward pass may need the old entries anyway
+    statement = scene.source_of(place)
+    rebuild = _REBUILD.match(statement)
+    if rebuild is None:
+        return
+    rows = _new_entries(scene, place)
+    is_activation = scene.view.categories.category[rows] == Category.ACTIVATIONS
+    if len(rows) + 1 < _FEWEST or is_activation.any():
+        return
+    size_bytes = int(scene.device.allocations.requested_bytes[rows].sum())
+    yield Finding(
+        id="rebuilt_collection",
+        verdict=Verdict.LIKELY,
+        title=f"{shown(statement)} makes every new entry while all the old ones are alive:"
+        f" {part_of_heap(size_bytes, scene.advice_heap)} so far",
+        bytes=size_bytes,
+        place=place,
+        evidence=("that is the line that failed",),
+        fix=f"replace one entry at a time (for each key or index i: {rebuild['old']}[i] = …): the old entry"
+        f" goes before the next is made (at least {format_size(size_bytes)} less)",
+        extent=Extent(scene.advice_event, rows),
+        recurs=True,
+    )
+
+
+def _new_entries(scene: Scene, place: Place) -> NDArray[np.int64]:
+    """What the line asked for since the program was elsewhere, and is alive."""
+    born_before = np.flatnonzero(scene.device.allocations.born <= scene.advice_event)
+    newest_first = born_before[np.argsort(-scene.device.allocations.born[born_before])].tolist()
+    rows: list[int] = []
+    for row in newest_first:
+        if scene.view.place_of_block(row) != place:
+            break
+        rows.append(row)
+    return np.intersect1d(np.array(rows, np.int64), scene.advice_rows)
