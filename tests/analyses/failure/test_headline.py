@@ -10,8 +10,11 @@ from support.recordings import DATA
 from vramlens import load
 from vramlens.analyses.failure.headline import HeadlineFacts, headline_of
 from vramlens.analyses.failure.largest_use import largest_use_of
+from vramlens.analyses.leaks.recorded_leak import are_mostly_sure
 from vramlens.analyses.scene import Scene
+from vramlens.ground.verdict import Verdict
 from vramlens.report.explain.json import to_json
+from vramlens.units import format_size
 
 OPENING = "Out of memory: tried to allocate "
 HEADLINES = {
@@ -111,3 +114,14 @@ def test_a_leak_is_named_with_its_line() -> None:
     assert oom.headline.startswith(OPENING)
     assert ". Earlier steps leaked 1.73 GiB" in oom.headline
     assert " per step (" in oom.headline
+
+
+def test_what_may_be_a_store_that_fills_is_no_leak_yet() -> None:
+    leak = load(DATA / "recordings/oom_leak.pickle.xz").explain().leaks[0]
+    store = replace(leak, verdict=Verdict.POSSIBLE, bytes=2 * leak.bytes)
+    assert are_mostly_sure([leak])
+    assert are_mostly_sure([leak, replace(store, bytes=leak.bytes)])
+    assert not are_mostly_sure([leak, store])
+    scene = Scene(load(DATA / "recordings/oom_leak.pickle.xz").attribution())
+    facts = HeadlineFacts(scene.failure, "process_limit", "leak", leaks=[store])
+    assert f"Earlier steps left {format_size(store.bytes)} behind, " in headline_of(facts)

@@ -62,7 +62,7 @@ def test_a_prediction_says_what_made_up_numbers_decide(
 def test_what_a_recording_says() -> None:
     ring = Overwritten(0, 5, 3 * 3_600_000_000 + 61_000_000)
     assert origin_of(with_meta(run(), MADE, overwritten=(ring,)).recording) == (
-        "Recorded on H200, torch 2.11.0, rank 3 of 8; written when memory ran out at step 1,812.",
+        "Recorded on H200, torch 2.11.0, rank 3 of 8; written when memory ran out, after step 1,812.",
         "The ring of 100,000 events was full: the first 3 h 1 min is overwritten, and only memory that was still in use is known.",
     )
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from vramlens.analyses.failure.failed_request import Failure
 from vramlens.analyses.failure.largest_use import LargestUse
 from vramlens.analyses.failure.need import Need
-from vramlens.analyses.leaks.recorded_leak import RecordedLeak
+from vramlens.analyses.leaks.recorded_leak import RecordedLeak, are_mostly_sure
 from vramlens.ground.place import base_name
 from vramlens.ground.vocabulary import Cause, Wall
 from vramlens.units import counted, format_size
@@ -98,7 +98,8 @@ def _is_leak(facts: HeadlineFacts) -> bool:
 def _leak(leaks: Sequence[RecordedLeak]) -> str:
     leaked_size = format_size(sum(leak.bytes for leak in leaks))
     each_step = leaks[0].per_unit(sum(leak.bytes_per_step for leak in leaks))
-    return f"Earlier steps leaked {leaked_size}, {each_step} ({leaks[0].place})"
+    left = f"leaked {leaked_size}" if are_mostly_sure(leaks) else f"left {leaked_size} behind"
+    return f"Earlier steps {left}, {each_step} ({leaks[0].place})"
 
 
 def _largest_use(facts: HeadlineFacts) -> str:

@@ -12,6 +12,7 @@ from vramlens.analyses.attribution.categories import Category
 from vramlens.analyses.attribution.training import Training
 from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
+from vramlens.analyses.leaks.certainty import PATTERN
 from vramlens.analyses.scene import Scene
 from vramlens.ground.verdict import Verdict
 from vramlens.units import format_size
@@ -29,6 +30,8 @@ def gradients_kept(scene: Scene) -> Iterator[Finding]:
     peak = view.device.requested
     if view.training == Training.ABSENT or len(view.steps) < 2:
         return
+    if view.steps.source == PATTERN:
+        return  # what repeats may be a part of one step: its gradients are being made
     if not len(view.phases.span_start):
         return
     gradients = _Gradients(view)

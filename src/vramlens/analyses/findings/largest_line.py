@@ -33,6 +33,8 @@ _TORCH = re.compile(
 _MOST_LINES = 3
 _FEW_TENSORS = 4
 """Of a line that makes large ones: many are one for each layer or turn."""
+_FEWEST_ROWS = 1024
+"""Of a square matrix that may well be of nodes, users or words."""
 _MUCH = 0.25
 """Of the memory in use: what a line holds that is worth a word beside what it asks for."""
 
@@ -103,11 +105,17 @@ def largest_line(scene: Scene) -> Iterator[Finding]:
 
 def _in_parts(scene: Scene, rows: NDArray[np.int64]) -> str:
     """How a few large tensors can be made smaller, where the shape of one is known; "" elsewhere."""
-    shapes = (scene.advice_shapes[row] for row in rows.tolist() if row in scene.advice_shapes)
-    largest = max(shapes, key=lambda shape: shape.bytes, default=None)
+    largest_row = int(rows[np.argmax(scene.device.allocations.requested_bytes[rows])])
+    largest = scene.advice_shapes.get(largest_row)
     if largest is None or len(rows) > _FEW_TENSORS or len(largest.sizes) < 2:
         return ""
-    return f" ({largest}: compute a part of one dimension at a time)"
+    if 2 * largest.bytes < scene.device.allocations.requested_bytes[largest_row]:
+        return ""  # a view of it
+    is_square = largest.sizes[-1] == largest.sizes[-2] >= _FEWEST_ROWS
+    sparse = (
+        "; if most of it is zeros, as in an adjacency matrix, make it sparse" if is_square else ""
+    )
+    return f" ({largest}: compute a part of one dimension at a time{sparse})"
 
 
 def _title(holder: _Holder) -> str:

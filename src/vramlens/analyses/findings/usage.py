@@ -144,8 +144,8 @@ def optimizer_state(scene: Scene) -> Iterator[Finding]:
         verdict=category.verdict,
         title=f"{part_of_heap(category.bytes, heap)} are optimizer state",
         bytes=category.bytes,
-        fix=f"{saved if _may_be_8_bit(scene.view) else ''}sharding (FSDP, ZeRO-1) divides it by the"
-        " number of ranks",
+        fix=f"{saved if _may_be_8_bit(scene.view) else ''}on several GPUs,"
+        " sharding (FSDP, ZeRO-1) divides it by their number",
         extent=_extent_of(scene, Category.OPTIMIZER_STATE),
     )
 

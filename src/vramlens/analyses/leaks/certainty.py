@@ -180,8 +180,8 @@ _NO_BACKWARD = (
     " their memory until it does"
 )
 _PATTERN_OF_TOKENS = (
-    "the steps are only a repeating pattern without an optimizer: the tokens of a text and the "
-    "steps of an environment look the same and keep their memory until they end"
+    "no optimizer works here, so what repeats may be the tokens of one text or the turns of one "
+    "episode, whose memory is released when that ends"
 )
 
 

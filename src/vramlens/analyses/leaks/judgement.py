@@ -28,7 +28,7 @@ from vramlens.analyses.leaks.recorded_leak import RecordedLeak, no_problem
 from vramlens.analyses.leaks.rhythm import EVERY, IRREGULAR, PERIODIC
 from vramlens.ground.verdict import Verdict
 from vramlens.leak.claim import with_article
-from vramlens.trace import NO_STACK
+from vramlens.trace import NO_STACK, TensorKind
 from vramlens.trace.stacks import is_user_file
 from vramlens.units import counted, format_size
 
@@ -189,6 +189,14 @@ def _is_replacement(evidence: GroupEvidence) -> bool:
     return bool(has_volume and is_usual)
 
 
+def _builds_the_model(evidence: GroupEvidence) -> bool:
+    """Whether what repeats made layers: most of it is parameters by name."""
+    view, rows = evidence.view, evidence.rows
+    is_parameter = np.isin(rows, view.names.of_kind(TensorKind.PARAMETER, TensorKind.BUFFER))
+    named_bytes = int(evidence.sizes[is_parameter].sum())
+    return view.steps.source == PATTERN and 2 * named_bytes >= evidence.total_bytes
+
+
 # The leak
 
 
@@ -200,6 +208,9 @@ def judged_leak(evidence: GroupEvidence) -> RecordedLeak | None:
     view, loop, cohorts = evidence.view, evidence.loop, evidence.group.cohorts
     if _is_replacement(evidence):
         reason = "the same amount from before the recording was freed in the meantime"
+        return no_problem(view, loop, cohorts, reason)
+    if _builds_the_model(evidence):
+        reason = "these are parameters of the model, which was built layer by layer"
         return no_problem(view, loop, cohorts, reason)
     owner = evidence.owner
     if owner is not None and owner.verdict == Verdict.NOT_A_PROBLEM:

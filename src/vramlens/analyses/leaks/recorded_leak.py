@@ -51,6 +51,12 @@ def order_of(leak: RecordedLeak) -> tuple[bool, int, int, int]:
     return leak.is_small, leak.verdict.rank, -leak.bytes_per_step, -leak.bytes
 
 
+def are_mostly_sure(leaks: Sequence[RecordedLeak]) -> bool:
+    """Whether at least half of what leaks left is surely leaked: a store that still fills looks the same."""
+    sure_bytes = sum(leak.bytes for leak in leaks if leak.sure)
+    return 2 * sure_bytes >= sum(leak.bytes for leak in leaks)
+
+
 def rows_of(leaks: Iterable[RecordedLeak]) -> NDArray[np.int64]:
     """The allocations of several leaks."""
     rows = [leak.rows for leak in leaks if leak.rows is not None]

@@ -29,7 +29,12 @@ from vramlens.analyses.memory.run_shape import step_peaks
 from vramlens.ground.verdict import Confidence, Verdict
 from vramlens.ground.vocabulary import Cause
 from vramlens.replay.answer import assignment
-from vramlens.replay.need.advice_order import order_of_advice, rank_of, with_higher_limit
+from vramlens.replay.need.advice_order import (
+    order_of_advice,
+    rank_of,
+    told_once,
+    with_higher_limit,
+)
 from vramlens.replay.need.batch_findings import batch_of_first_step, batch_that_fits
 from vramlens.replay.need.failure_verdict import ReplayJudgement, judgement_of
 from vramlens.replay.need.limit_advice import (
@@ -93,7 +98,10 @@ def with_judgement(
     return replace(
         explanation,
         oom=verdict,
-        findings=tuple(sorted(findings, key=lambda finding: rank_of(finding, order, capacity))),
+        findings=told_once(
+            sorted(findings, key=lambda finding: rank_of(finding, order, capacity)),
+            view.device.allocations.requested_bytes,
+        ),
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from vramlens.analyses.leaks.recorded_leak import are_mostly_sure
 from vramlens.ground.quoted_code import without_comment
 from vramlens.ground.verdict import Verdict
 from vramlens.ground.vocabulary import Cause
@@ -44,6 +45,10 @@ _CAUSES = {
     "spike": "Cause: a spike. This step needs more than twice as much as any earlier step",
     "capacity": "Cause: capacity. The memory in use leaves too little for this request",
 }
+_CAUSE_MAY_BE_A_STORE = (
+    "Cause: growth. Memory kept from earlier steps takes up the space: a leak, or a store that is not"
+    " full yet"
+)
 _CAPACITY_WITH_GAPS = "Cause: capacity. The memory in use and its gaps leave too little free"
 _NO_DEVICE = "There is no GPU memory to explain: the input shows no device"
 _MOMENTS = {"peak": "at the peak", "oom": "at the failure", "end": "at the end"}
@@ -163,7 +168,7 @@ def _failure_sentences(
     if is_memory and (wall := _WALLS.get(oom.wall, _WALLS["unknown"])):
         yield wall
     if oom.cause is not None:
-        yield _cause_words(oom, oom.cause)
+        yield _cause_words(explanation, oom, oom.cause)
     if oom.need is not None and oom.need.reason:
         yield capitalized(oom.need.reason)
     if oom.place is not None:
@@ -177,7 +182,9 @@ def _failure_sentences(
         yield oom.others
 
 
-def _cause_words(oom: OomVerdict, cause: str) -> str:
+def _cause_words(explanation: Explanation, oom: OomVerdict, cause: str) -> str:
+    if cause == Cause.LEAK and not are_mostly_sure(explanation.leaks):
+        return _CAUSE_MAY_BE_A_STORE
     if cause == Cause.CAPACITY and _fits_without_gaps(oom):
         return _CAPACITY_WITH_GAPS
     if cause == Cause.CAPACITY and oom.need is not None and oom.need.floor_bytes is not None:

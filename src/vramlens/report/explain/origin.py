@@ -63,7 +63,7 @@ def _made_on(meta: Meta) -> str:
         return ""
     verb = "Predicted for" if meta.is_prediction else "Recorded on"
     written = _TRIGGERS.get(meta.trigger or "", "")
-    at_step = f" at step {meta.step:,}" if meta.step else ""
+    at_step = f", after step {meta.step:,}" if meta.step else ""
     moment = f"; written {written}{at_step}" if written else ""
     return f"{verb} {', '.join(filter(None, parts))}{moment}"
 
