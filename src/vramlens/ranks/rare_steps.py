@@ -50,8 +50,8 @@ class _RareSteps:
         named = [f"{number:,}" for number in self.numbers[:_MOST_NAMED]]
         unnamed = len(self.numbers) - len(named)
         *first, last = [*named, f"{unnamed} more"] if unnamed else named
-        which = f"{', '.join(first)} and {last}" if first else last
-        return f"{len(self.numbers):,} of its {self.steps:,} steps ({which})"
+        steps_listed = f"{', '.join(first)} and {last}" if first else last
+        return f"{len(self.numbers):,} of its {self.steps:,} steps ({steps_listed})"
 
     @property
     def evidence(self) -> str:
@@ -87,11 +87,12 @@ def _told(
     if rare is None:
         return difference
     # What batches are on average says nothing of a few.
-    left = [said for said in difference.evidence if not said.startswith(IF_BALANCED)]
-    told = replace(difference, evidence=(*left, rare.evidence))
+    evidence = [line for line in difference.evidence if not line.startswith(IF_BALANCED)]
+    rare_difference = replace(difference, evidence=(*evidence, rare.evidence))
     if difference.cause == "uneven_batch":
-        return _of_inputs(told, rare)
-    return replace(told, title=told.title.replace(_AT_ITS_PEAK, f"in {rare.words}"))
+        return _of_inputs(rare_difference, rare)
+    title = rare_difference.title.replace(_AT_ITS_PEAK, f"in {rare.words}")
+    return replace(rare_difference, title=title)
 
 
 def _rare_steps(peaks: Sequence[int], of_others: int) -> _RareSteps | None:

@@ -84,17 +84,21 @@ def told_once(findings: Sequence[Finding], sizes: NDArray[np.int64]) -> tuple[Fi
         sizes: the bytes of each allocation.
     """
     explained = np.zeros(len(sizes), np.bool_)
-    told: list[Finding] = []
+    findings_once: list[Finding] = []
     for finding in findings:
         rows = finding.extent.rows if finding.extent is not None else np.zeros(0, np.int64)
         is_told = sizes[rows[explained[rows]]].sum() >= _MOSTLY * sizes[rows].sum() > 0
-        is_told |= finding.id == "smaller_batch" and bool(told) and _is_sure(told[0], _KEPT)
+        is_told |= (
+            finding.id == "smaller_batch"
+            and bool(findings_once)
+            and _is_sure(findings_once[0], _KEPT)
+        )
         if is_told:
             continue
-        told.append(finding)
+        findings_once.append(finding)
         if _is_sure(finding, _EXPLAINS):
             explained[rows] = True
-    return tuple(told)
+    return tuple(findings_once)
 
 
 def _is_sure(finding: Finding, ids: Container[str]) -> bool:

@@ -43,8 +43,8 @@ def _failed_call(scene: Scene) -> Iterator[Finding]:
     place = scene.view.place_of_stack(request.stack)
     if use.if_larger and not _is_larger(scene, request.size_bytes, place):
         return
-    kept = [line for line in scene.advice_heap.by_line if use.stays and line.place == place]
-    size_bytes = request.size_bytes + _bytes_of(kept)
+    alike_lines = [line for line in scene.advice_heap.by_line if use.stays and line.place == place]
+    size_bytes = request.size_bytes + _bytes_of(alike_lines)
     yield Finding(
         id="costly_expression",
         verdict=Verdict.LIKELY,
@@ -53,7 +53,7 @@ def _failed_call(scene: Scene) -> Iterator[Finding]:
         place=place,
         evidence=("that is the expression that failed",),
         fix=f"{use.fix} (up to {format_size(size_bytes)} less)",
-        recurs=_bytes_of(kept) >= request.size_bytes,
+        recurs=_bytes_of(alike_lines) >= request.size_bytes,
     )
 
 
