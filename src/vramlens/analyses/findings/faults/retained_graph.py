@@ -37,6 +37,15 @@ _FEWEST_DERIVATIVES = 20
 """
 _FEWEST_BEYOND_TRAINING = 6
 """The same, where training has shown how many go with one backward pass: one, say, for forces."""
+_WITHOUT_TRAINING = (
+    "the graph goes on from one step to the next",
+    "detach what goes from one step to the next (positions, forces, energies: x = x.detach())",
+)
+_BEYOND_TRAINING = (
+    "something keeps them all, a running sum or a state that goes from one step to the next",
+    "add up numbers (total += error.item()), and detach a state before the next step (x = x.detach())",
+)
+"""What keeps the graphs, and what to do."""
 _TIMES_THE_USUAL = 4
 """As many as before any backward pass so far: a horizon is doubled, not made four times as long."""
 _LEAST_COMPUTED = 0.1
@@ -139,21 +148,20 @@ def _left_by_derivatives(scene: Scene) -> Iterator[Finding]:
         return
     if _given_up_since(scene, last_cut) > _MOST_GIVEN_UP * size_bytes:
         return
+    keeper, remedy = _BEYOND_TRAINING if fewest == _FEWEST_BEYOND_TRAINING else _WITHOUT_TRAINING
     saved_bytes = size_bytes - int(np.bincount(step, weights=sizes).max())
     yield Finding(
         id="retained_graph",
         verdict=Verdict.LIKELY,
         title=f"{part_of_heap(size_bytes, heap)} are graphs of {steps} steps that asked"
-        " torch.autograd.grad for a derivative: the graph goes on from one step to the next",
+        f" torch.autograd.grad for a derivative: {keeper}",
         bytes=saved_bytes,
         place=view.place_of_block(int(rows[is_computed][np.argmax(sizes[is_computed])])),
         evidence=(
             "with create_graph=True a derivative has a graph of its own, and keeps that of its step",
         ),
-        fix="unless one backward pass is to go through all these steps, detach what goes from one step to"
-        " the next (positions, forces, energies: x = x.detach()) and what is kept or summed (errors, means:"
-        " total += error.item()): then each step's graph goes with the step"
-        f" (about {format_size(saved_bytes)} less)",
+        fix=f"unless one backward pass is to go through all these steps, {remedy}: then each step's graph"
+        f" goes with the step (about {format_size(saved_bytes)} less)",
         extent=Extent(scene.advice_event, rows),
     )
 

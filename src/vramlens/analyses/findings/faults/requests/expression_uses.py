@@ -73,8 +73,9 @@ _USES = (
     _of(
         r"\brepeat_interleave\(|\.repeat\(|\.tile\(|\btorch\.tile\(",
         "copies what it repeats",
-        "use expand(), a view, where nothing is written to it; or repeat later, what is smaller: a layer's"
-        " output instead of its input, what leaves a cache instead of what goes in",
+        "use expand(), a view, where what follows takes it as it is (cat, reshape and contiguous copy it"
+        " after all); else repeat later, what is smaller: a layer's output instead of its input, what leaves"
+        " a cache instead of what goes in",
         stays=True,
     ),
     _of(
