@@ -135,9 +135,9 @@ def gathered_outputs(scene: Scene) -> Iterator[Finding]:
         bytes=size_bytes + asked_bytes,
         place=_place_of_most(view, rows),
         evidence=("it keeps them until the evaluation ends, for compute_metrics",),
-        fix="set TrainingArguments(eval_accumulation_steps=1), which moves them to the CPU after each"
-        " batch, or keep less of them with preprocess_logits_for_metrics (the argmax, say): about"
-        f" {saved} less",
+        fix="keep less of them with preprocess_logits_for_metrics (the argmax, say), or set"
+        " TrainingArguments(eval_accumulation_steps=1), which moves them to the CPU after each batch, and"
+        f" takes longer: about {saved} less",
         extent=Extent(event, np.asarray(rows, np.int64)),
     )
 
