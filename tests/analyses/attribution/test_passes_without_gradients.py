@@ -101,3 +101,16 @@ def test_results_that_each_pass_leaves_in_a_list(
         assert finding.verdict == "likely"
         assert finding.bytes == passes * 90 << 20
         assert "train.py:30" in (finding.fix or "")
+
+
+@pytest.mark.parametrize(("mark", "is_told"), [("", True), (" [no grad]", False)])
+def test_a_check_before_training_waits_for_no_backward_pass(
+    tmp_path: Path, mark: str, is_told: bool
+) -> None:
+    """As Lightning validates a few batches first: a pass begins again, and keeps nothing."""
+    run = made()
+    for module in ("model.a", "model.b") * 3:
+        run.asks("layer", 40, module=f"{module}{mark}")
+    run.asks("layer", 40, module="model.a")
+    answer = run.fails("layer", 40, tmp_path)
+    assert (finding_of(answer, "unconsumed_forward") is not None) == is_told

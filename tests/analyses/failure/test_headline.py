@@ -123,5 +123,8 @@ def test_what_may_be_a_store_that_fills_is_no_leak_yet() -> None:
     assert are_mostly_sure([leak, replace(store, bytes=leak.bytes)])
     assert not are_mostly_sure([leak, store])
     scene = Scene(load(DATA / "recordings/oom_leak.pickle.xz").attribution())
-    facts = HeadlineFacts(scene.failure, "process_limit", "leak", leaks=[store])
-    assert f"Earlier steps left {format_size(store.bytes)} behind, " in headline_of(facts)
+    small = replace(leak, bytes=1024, place=replace(leak.place, line=7))
+    facts = HeadlineFacts(scene.failure, "process_limit", "leak", leaks=[small, store])
+    left_bytes = store.bytes + small.bytes
+    assert f"Earlier steps left {format_size(left_bytes)} behind, " in headline_of(facts)
+    assert f"({store.place})" in headline_of(facts)

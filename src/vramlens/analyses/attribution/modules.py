@@ -43,6 +43,13 @@ class Modules:
     paths: tuple[str, ...]
 
     @cached_property
+    def trains(self) -> NDArray[np.bool_]:
+        """Whether a backward pass may follow what a model computed: it is not in eval mode, and gradients
+        are enabled.
+        """
+        return np.asarray(self.marked & ~self.eval_with_grad & ~self.without_grad)
+
+    @cached_property
     def root(self) -> NDArray[np.int64]:
         """The model that each is of, a number by the first name of its path; OUTSIDE as ``module``."""
         numbers: dict[str, int] = {}

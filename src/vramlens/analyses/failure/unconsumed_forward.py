@@ -69,7 +69,7 @@ def waiting_passes(
 def unconsumed_forward(view: Attribution, failure: Failure) -> list[Finding]:
     """The finding that forward passes keep memory which no backward pass may ever use."""
     event, allocations, phases = failure.request.event, view.device.allocations, view.phases
-    marked = np.flatnonzero(view.modules.marked & ~view.modules.eval_with_grad)
+    marked = np.flatnonzero(view.modules.trains)
     marked = marked[allocations.born[marked] < event]
     ended = phases.span_end[phases.span_end < event]
     if view.training == Training.ABSENT or not len(marked):

@@ -113,7 +113,7 @@ def _waiting_passes(scene: Scene) -> _Passes | None:
     view, allocations, event = scene.view, scene.device.allocations, scene.ending_event
     if event is None or view.training == Training.ABSENT or view.names.table is None:
         return None  # without names nobody knows what the program holds
-    marked = np.flatnonzero(view.modules.marked & ~view.modules.eval_with_grad)
+    marked = np.flatnonzero(view.modules.trains)
     marked = marked[allocations.born[marked] < event]
     ends = view.phases.span_end[view.phases.span_end < event]
     all_starts = allocations.born[pass_starts(view.modules, marked)]
