@@ -34,6 +34,9 @@ class FindingRow(Generic[SceneT]):
             that failed, that comes before what only makes room.
         saves_at_most: whether its bytes are all that its fix saves: what is still to come of the step
             takes as much as before (a finding that recurs saves more).
+        may_be_meant: whether the program may well be meant to be so: then other advice about the same
+            bytes is of use, too.
+        grows: whether it is something that the program keeps, and more with time, whatever its batch.
         takes_place_of: the id of the finding that says less about the same bytes; "" without one.
         unless: tells of another finding whether it makes this one superfluous.
     """
@@ -46,6 +49,8 @@ class FindingRow(Generic[SceneT]):
     is_avoidable: bool = False
     is_mended_in_code: bool = False
     saves_at_most: bool = False
+    may_be_meant: bool = False
+    grows: bool = False
     takes_place_of: str = ""
     unless: Callable[[SceneT, Finding], bool] | None = None
 

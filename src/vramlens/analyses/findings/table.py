@@ -74,6 +74,7 @@ FROM_RECORDING: tuple[FindingRow[Scene], ...] = (
         importance=3,
         important_from_share=LEAST_SHARE,
         at_any_size=True,
+        grows=True,
     ),
     FindingRow(id="sampled_growth", find=growth_in_samples, at_any_size=True),
     FindingRow(
@@ -117,7 +118,7 @@ FROM_RECORDING: tuple[FindingRow[Scene], ...] = (
         saves_at_most=True,
     ),
     FindingRow(id="unstepped_parameters", find=unstepped_parameters, is_mended_in_code=True),
-    FindingRow(id="larger_inputs", find=larger_inputs, is_mended_in_code=True),
+    FindingRow(id="larger_inputs", find=larger_inputs, is_mended_in_code=True, may_be_meant=True),
     FindingRow(
         id="unconsumed_forward", find=unconsumed_forward, is_mended_in_code=True, saves_at_most=True
     ),
@@ -140,7 +141,11 @@ FROM_RECORDING: tuple[FindingRow[Scene], ...] = (
         id="retry_in_except", find=retry_in_except, is_mended_in_code=True, saves_at_most=True
     ),
     FindingRow(
-        id="finished_models", find=finished_models, is_mended_in_code=True, saves_at_most=True
+        id="finished_models",
+        find=finished_models,
+        is_mended_in_code=True,
+        saves_at_most=True,
+        grows=True,
     ),
     FindingRow(id="unused_cache", find=unused_cache, is_mended_in_code=True),
     FindingRow(
@@ -153,8 +158,20 @@ FROM_RECORDING: tuple[FindingRow[Scene], ...] = (
         takes_place_of="largest_line",
         saves_at_most=True,
     ),
-    FindingRow(id="kept_in_store", find=kept_in_store, is_mended_in_code=True, saves_at_most=True),
-    FindingRow(id="kept_by_calls", find=kept_by_calls, is_mended_in_code=True, saves_at_most=True),
+    FindingRow(
+        id="kept_in_store",
+        find=kept_in_store,
+        is_mended_in_code=True,
+        saves_at_most=True,
+        grows=True,
+    ),
+    FindingRow(
+        id="kept_by_calls",
+        find=kept_by_calls,
+        is_mended_in_code=True,
+        saves_at_most=True,
+        grows=True,
+    ),
     FindingRow(id="vectorized_transform", find=vectorized_transform, is_mended_in_code=True),
     FindingRow(
         id="dense_embedding_gradient",

@@ -22,10 +22,11 @@ _AFTER_CODE = (
     "process_limit",
     "device_full",
 )
-_EXPLAINS = {"leak", *_IN_CODE} - {"larger_inputs"}
-"""The ids of what, once mended, leaves nothing to do about the same bytes; inputs may be meant so."""
-_KEPT = ("leak", "kept_in_store", "kept_by_calls", "finished_models")
-"""The ids of what grows whatever the batch."""
+_GROWING = frozenset(row.id for row in FROM_RECORDING if row.grows)
+_EXPLAINING = _GROWING.union(
+    row.id for row in FROM_RECORDING if row.is_mended_in_code and not row.may_be_meant
+)
+"""The ids of what, once mended, leaves nothing to do about the same bytes."""
 _MOSTLY = 0.8
 """Of a finding's bytes, that another one explains."""
 _SLIGHT = 0.001
@@ -91,12 +92,12 @@ def told_once(findings: Sequence[Finding], sizes: NDArray[np.int64]) -> tuple[Fi
         is_told |= (
             finding.id == "smaller_batch"
             and bool(findings_once)
-            and _is_sure(findings_once[0], _KEPT)
+            and _is_sure(findings_once[0], _GROWING)
         )
         if is_told:
             continue
         findings_once.append(finding)
-        if _is_sure(finding, _EXPLAINS):
+        if _is_sure(finding, _EXPLAINING):
             explained[rows] = True
     return tuple(findings_once)
 
