@@ -108,6 +108,13 @@ def format_duration(nanoseconds: int | float) -> str:
     return f"{nanoseconds:.0f} ns"
 
 
+def joined(words: Sequence[str]) -> str:
+    """Words in a sentence: ``a``, ``a and b``, ``a, b and c``."""
+    if len(words) < 2:
+        return "".join(words)
+    return f"{', '.join(words[:-1])} and {words[-1]}"
+
+
 def listed(things: Sequence[object], most: int) -> str:
     """The first few, with ``…`` where there are more: ``0, 1, 2, …``."""
     return ", ".join(map(str, things[:most])) + (", …" if len(things) > most else "")

@@ -7,6 +7,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from vramlens.units import joined
+
 DEFAULT_SETTINGS = "PyTorch's own"
 """Of an allocator, where the user has set none."""
 _MOST_SPANS = 6
@@ -31,9 +33,7 @@ def named(ranks: Sequence[int]) -> str:
         unnamed = len(words) - (_MOST_SPANS - 1)
         words = [*words[: _MOST_SPANS - 1], f"{unnamed} more"]
     noun = "rank" if len(ranks) == 1 else "ranks"
-    if len(words) == 1:
-        return f"{noun} {words[0]}"
-    return f"{noun} {', '.join(words[:-1])} and {words[-1]}"
+    return f"{noun} {joined(words)}"
 
 
 def plural(title: str) -> str:

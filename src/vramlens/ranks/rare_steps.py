@@ -9,7 +9,7 @@ from vramlens.ranks.excess.batches import IF_BALANCED
 from vramlens.ranks.excess.causes import FIXES
 from vramlens.ranks.rank_difference import RankDifference
 from vramlens.ranks.rank_summary import RankSummary
-from vramlens.units import counted, format_size
+from vramlens.units import counted, format_size, joined
 
 _BY_BATCH = ("unknown", "uneven_batch")
 """Causes of which one large batch may be the reason."""
@@ -49,9 +49,8 @@ class _RareSteps:
         """How many of all, and which."""
         named = [f"{number:,}" for number in self.numbers[:_MOST_NAMED]]
         unnamed = len(self.numbers) - len(named)
-        *first, last = [*named, f"{unnamed} more"] if unnamed else named
-        steps_listed = f"{', '.join(first)} and {last}" if first else last
-        return f"{len(self.numbers):,} of its {self.steps:,} steps ({steps_listed})"
+        numbers = joined([*named, f"{unnamed} more"] if unnamed else named)
+        return f"{len(self.numbers):,} of its {self.steps:,} steps ({numbers})"
 
     @property
     def evidence(self) -> str:

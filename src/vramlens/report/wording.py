@@ -42,13 +42,6 @@ def share(part: int, whole: int) -> str:
     return f"{rounded}%"
 
 
-def listed(words: list[str]) -> str:
-    """``a``, ``a and b``, ``a, b and c``."""
-    if len(words) < 2:
-        return "".join(words)
-    return f"{', '.join(words[:-1])} and {words[-1]}"
-
-
 def and_more(count: int, noun: str, option: str, *, detail: str = "") -> str:
     """``… and 3 more settings (--all shows them)``: rows that are left out, and what shows them.
 

@@ -18,8 +18,8 @@ _EVAL_WITH_GRAD, _WITHOUT_GRAD = " [eval+grad]", " [no grad]"
 """End the mark of what a model in eval mode asked for while gradients were enabled, or any model while
 they were disabled (capture/names/module_marks.py).
 """
-_RUNS_AGAIN = re.compile(r"torch[/\\](?:utils[/\\]checkpoint|autograd[/\\]function)\.py:")
-"""Disables gradients for what a backward pass follows all the same."""
+WITHOUT_GRAPH = re.compile(r"torch[/\\](?:autograd[/\\]function|utils[/\\]checkpoint)\.py:")
+"""What runs inside of these keeps no graph, although a backward pass may be to come."""
 
 OUTSIDE = -1
 
@@ -68,7 +68,8 @@ def modules_of(trace: Trace, device: DeviceTrace, names: Names) -> Modules:
     marked = evaluates = without_grad = np.zeros(count, np.bool_)
     if trace.meta is not None and trace.meta.module_marks:
         module, evaluates, without_grad = _from_marks(trace, device, number)
-        without_grad = without_grad & ~trace.stacks.within(_RUNS_AGAIN, device.allocations.stack)
+        rows = np.flatnonzero(without_grad)
+        without_grad[rows] = ~trace.stacks.within(WITHOUT_GRAPH, device.allocations.stack[rows])
         marked = module >= 0
     if names.table is not None:
         module = _from_names(names, names.table, module, number)

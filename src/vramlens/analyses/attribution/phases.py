@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -71,6 +72,11 @@ class Phases:
     span_start: NDArray[np.int64]
     span_last: NDArray[np.int64]
     span_end: NDArray[np.int64]
+
+    @cached_property
+    def optimizer_ran(self) -> bool:
+        """Whether an optimizer asked for memory in its step."""
+        return bool((self.phase == Phase.OPTIMIZER).any())
 
     def span_at(self, events: NDArray[np.int64]) -> NDArray[np.int64]:
         """The backward pass that runs at each of some events; -1 where none does."""

@@ -13,16 +13,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from vramlens.analyses.attribution.modules import Modules
+from vramlens.analyses.attribution.modules import WITHOUT_GRAPH, Modules
 from vramlens.analyses.attribution.names import Names
-from vramlens.analyses.attribution.phases import Phase, Phases, optimizer_texts
+from vramlens.analyses.attribution.phases import Phases, optimizer_texts
 from vramlens.trace import DeviceTrace, TensorKind, Trace
 
 if TYPE_CHECKING:
     from vramlens.analyses.attribution.attribution import Attribution
 
-_WITHOUT_GRAPH = re.compile(r"torch[/\\](?:autograd[/\\]function|utils[/\\]checkpoint)\.py:")
-"""What runs inside of these keeps no graph, although a backward pass may be to come."""
 DERIVATIVE_FRAME = re.compile(r"torch[/\\]autograd[/\\]__init__\.py:grad$")
 BACKWARD_FRAME = re.compile(r"torch[/\\](?:_tensor|autograd[/\\]__init__)\.py:backward$")
 _FEWEST_PASSES = 3
@@ -68,7 +66,7 @@ def pass_starts(modules: Modules, marked: NDArray[np.int64]) -> NDArray[np.int64
 
 def optimizer_works(trace: Trace, phases: Phases) -> bool:
     """Whether an optimizer worked in the recording."""
-    return bool((phases.phase == Phase.OPTIMIZER).any()) or bool(optimizer_texts(trace))
+    return phases.optimizer_ran or bool(optimizer_texts(trace))
 
 
 def _makes_gradients(trace: Trace, names: Names) -> bool:
@@ -93,7 +91,7 @@ def _has_no_model(trace: Trace, names: Names, modules: Modules) -> bool:
 
 def _passes_keep_no_graph(trace: Trace, device: DeviceTrace, modules: Modules) -> bool:
     """Whether several whole forward passes kept no graph, and the one under way keeps none."""
-    inside_functions = trace.stacks.within(_WITHOUT_GRAPH, device.allocations.stack)
+    inside_functions = trace.stacks.within(WITHOUT_GRAPH, device.allocations.stack)
     rows = np.flatnonzero(modules.marked & ~inside_functions)
     starts = pass_starts(modules, np.flatnonzero(modules.marked))
     passes = np.split(rows, np.searchsorted(rows, starts[1:]))

@@ -13,7 +13,6 @@ from vramlens.analyses.attribution.optimizer_state import (
     STATES_OF,
     optimizer_marks,
 )
-from vramlens.analyses.attribution.phases import Phase
 from vramlens.analyses.attribution.trainable import stepped_bytes
 from vramlens.analyses.attribution.training import Training
 from vramlens.analyses.finding import Finding
@@ -29,7 +28,7 @@ def first_step_to_come(scene: Scene) -> Iterator[Finding]:
     view = scene.view
     if view.training == Training.ABSENT or not len(view.phases.span_start):
         return
-    if (view.phases.phase == Phase.OPTIMIZER).any():
+    if view.phases.optimizer_ran:
         return
     marks = optimizer_marks(view)
     if any(called == "step" for called, _ in marks):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from vramlens.analyses.finding import Place
@@ -87,11 +87,18 @@ def without_told(
     by_cause: Mapping[str, Sequence[LineExcess]], told: Set[str]
 ) -> dict[str, list[LineExcess]]:
     """The lines without those of a rank alone whose cause was told; the causes that have some."""
-    left = {
-        cause: [excess for excess in excesses if not (cause in told and excess.is_alone)]
+    return _without(by_cause, lambda cause, excess: cause in told and excess.is_alone)
+
+
+def _without(
+    by_cause: Mapping[str, Sequence[LineExcess]], leaves_out: Callable[[str, LineExcess], bool]
+) -> dict[str, list[LineExcess]]:
+    """The lines without some; the causes that have others."""
+    remaining = {
+        cause: [excess for excess in excesses if not leaves_out(cause, excess)]
         for cause, excesses in by_cause.items()
     }
-    return {cause: excesses for cause, excesses in left.items() if excesses}
+    return {cause: excesses for cause, excesses in remaining.items() if excesses}
 
 
 def is_of_training(excess: LineExcess) -> bool:
@@ -118,11 +125,7 @@ def without_training(
     by_cause: Mapping[str, Sequence[LineExcess]],
 ) -> dict[str, list[LineExcess]]:
     """The lines without those that may hold more because more is trained; the causes that have some."""
-    left = {
-        cause: [excess for excess in excesses if not is_of_training(excess)]
-        for cause, excesses in by_cause.items()
-    }
-    return {cause: excesses for cause, excesses in left.items() if excesses}
+    return _without(by_cause, lambda _, excess: is_of_training(excess))
 
 
 def growth_of(excesses: Sequence[LineExcess]) -> float:

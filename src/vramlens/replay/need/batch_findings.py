@@ -6,7 +6,6 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from vramlens.analyses.attribution.phases import Phase
 from vramlens.analyses.attribution.remedies_in_use import has_batch_of_one
 from vramlens.analyses.failure.first_step.first_step_need import (
     StepBounds,
@@ -91,12 +90,10 @@ def batch_of_first_step(
         return _of_a_pass(bounds, share, capacity_bytes)
     if share < _LEAST_SHARE:
         return _no_batch_surely_fits(bounds, capacity_bytes)
-    to_come = (
-        "gradients and" if _has_worked(view) else "gradients, an optimizer's state (as AdamW's) and"
-    )
+    state = "" if view.phases.optimizer_ran else ", an optimizer's state (as AdamW's)"
     evidence = (
         "estimated from the blocks that the forward pass finished:"
-        f" {to_come} the rest of the step are not recorded"
+        f" gradients{state} and the rest of the step are not recorded"
     )
     # After whole steps, a pass that is like none of them may not take the batch that they took.
     is_of_other_kind = view.steps.source != PATTERN and len(view.steps) > 1
@@ -113,11 +110,6 @@ def _of_a_pass(bounds: StepBounds, share: float, capacity_bytes: int) -> Finding
         return None
     evidence = "estimated from the blocks that this forward pass finished"
     return _as_range(bounds, share, capacity_bytes, evidence)
-
-
-def _has_worked(view: Attribution) -> bool:
-    """Whether an optimizer has worked before the failed step: then its state is there."""
-    return bool((view.phases.phase == Phase.OPTIMIZER).any())
 
 
 def _as_range(bounds: StepBounds, share: float, capacity_bytes: int, evidence: str) -> Finding:

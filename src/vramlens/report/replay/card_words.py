@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 from vramlens.replay.tuning import USUAL_OUTSIDE_BYTES
 from vramlens.report.replay.story import conf_name, own_settings
-from vramlens.report.wording import listed
-from vramlens.units import counted, format_size
+from vramlens.units import counted, format_size, joined
 
 if TYPE_CHECKING:
     from vramlens.replay import CardUnderSetting, Tuned, Tuning
@@ -84,13 +83,13 @@ def _too_small_words(names: list[str], count: int) -> str:
     if not names:
         return ""
     verb = "is" if len(names) == 1 else "are"
-    return f"{listed(names)} {verb} too small with all {count} settings that were tried."
+    return f"{joined(names)} {verb} too small with all {count} settings that were tried."
 
 
 def _open_words(tuning: Tuning, cards: Sequence[CardUnderSetting]) -> str:
     if not cards:
         return ""
-    names = listed([card_words(size) for size in sorted({card.size_bytes for card in cards})])
+    names = joined([card_words(size) for size in sorted({card.size_bytes for card in cards})])
     return f"{names} may be enough: {'; or '.join(_whys_open(tuning, cards))}."
 
 

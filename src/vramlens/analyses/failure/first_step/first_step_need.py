@@ -156,8 +156,7 @@ def bounds_of_first_step(view: Attribution, request: OutOfMemory) -> StepBounds 
         most_fixed, most_growing = lasting, most_forward + largest
     else:
         gradient_bytes = trainable_bytes(view, alive, request.event)
-        has_state = (view.phases.phase == Phase.OPTIMIZER).any()
-        states = 0 if has_state else most_states(view)
+        states = 0 if view.phases.optimizer_ran else most_states(view)
         state_bytes = states * stepped_bytes(view, alive, request.event)
         most_fixed = lasting + gradient_bytes + state_bytes
         most_growing = most_forward + _gradients_beside(most_forward, progress) + 2 * largest
@@ -216,7 +215,7 @@ def _keeps_earlier_runs(view: Attribution, alive: NDArray[np.int64], event: int)
 
 def unseen_optimizer_bytes(view: Attribution, event: int) -> int:
     """What an optimizer may still make, where none has worked yet."""
-    if (view.phases.phase == Phase.OPTIMIZER).any() or not len(view.phases.span_start):
+    if view.phases.optimizer_ran or not len(view.phases.span_start):
         return 0
     alive = view.device.allocations.alive_after(event)
     return most_states(view) * stepped_bytes(view, alive, event)

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
-import numpy as np
-
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.findings.faults.requests.expression_uses import (
     ExpressionUse,
@@ -95,9 +93,8 @@ def _is_larger(scene: Scene, size_bytes: int, place: Place | None) -> bool:
     more than once.
     """
     rows = scene.advice_rows
-    rows = rows[scene.device.allocations.requested_bytes[rows] * _FAR_LARGER > size_bytes]
-    oldest_first = rows[np.argsort(scene.device.allocations.born[rows])].tolist()
-    return not oldest_first or scene.view.place_of_block(oldest_first[0]) == place
+    large_rows = rows[scene.device.allocations.requested_bytes[rows] * _FAR_LARGER > size_bytes]
+    return not len(large_rows) or scene.view.place_of_block(int(large_rows[0])) == place
 
 
 def _bytes_of(lines: Iterable[LineBytes]) -> int:

@@ -16,7 +16,7 @@ from vramlens.analyses.scene import Scene
 from vramlens.ground.allocator_sizes import block_size
 from vramlens.ground.verdict import Verdict
 from vramlens.trace import TensorKind
-from vramlens.units import format_size
+from vramlens.units import format_size, joined
 
 _EMBEDDING = re.compile(r"torch[/\\]nn[/\\]modules[/\\]sparse\.py:forward$")
 _LEAST_SHARE = 0.2
@@ -97,7 +97,7 @@ def _alive(scene: Scene) -> Iterator[Finding]:
 def _listed(names: Sequence[str]) -> str:
     """The first names, and how many more there are."""
     more = len(names) - _SHOWN
-    return " and ".join([*names[:_SHOWN], *([f"{more:,} more"] if more > 0 else [])])
+    return joined([*names[:_SHOWN], f"{more:,} more"] if more > 0 else names)
 
 
 def _is_in_backward(scene: Scene) -> bool:

@@ -60,11 +60,7 @@ def rebuilt_collection(scene: Scene) -> Iterator[Finding]:
 
 def _new_entries(scene: Scene, place: Place) -> NDArray[np.int64]:
     """What the line asked for since the program was elsewhere, and is alive."""
-    born_before = np.flatnonzero(scene.device.allocations.born <= scene.advice_event)
-    newest_first = born_before[np.argsort(-scene.device.allocations.born[born_before])].tolist()
-    rows: list[int] = []
-    for row in newest_first:
-        if scene.view.place_of_block(row) != place:
-            break
-        rows.append(row)
-    return np.intersect1d(np.array(rows, np.int64), scene.advice_rows)
+    first = int((scene.device.allocations.born <= scene.advice_event).sum())
+    while first and scene.view.place_of_block(first - 1) == place:
+        first -= 1
+    return scene.advice_rows[scene.advice_rows >= first]
