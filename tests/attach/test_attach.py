@@ -397,10 +397,44 @@ def test_a_program_that_leaves_at_once_has_ended_after_its_steps(tmp_path: Path)
 def test_who_comes_late_leaves_without_a_trace(tmp_path: Path) -> None:
     before = set(sys.modules)
     names: dict[str, Any] = {}
-    exec(bootstrap_text(str(tmp_path / "gone"), "/nowhere", "0"), names)
+    exec(bootstrap_text(str(tmp_path / "gone"), "/nowhere", "/nowhere", "0"), names)
     time.sleep(0.2)
     assert {name for name in set(sys.modules) - before if "vramlens" in name} == set()
     assert set(names) == {"__builtins__"}
+
+
+@pytest.mark.parametrize("is_same", [True, False])
+def test_a_vramlens_of_the_programs_own_answers_where_it_is_the_same(
+    is_same: bool, tmp_path: Path
+) -> None:
+    """No module of ours is put among those of another version."""
+    script = tmp_path / "with_vramlens.py"
+    script.write_text(
+        f"""
+import ctypes, sys
+sys.path.insert(0, {PYTHON_PATH.split(os.pathsep)[0]!r})
+import vramlens
+if not {is_same}:
+    vramlens.__version__ = "9.8"
+ctypes.CDLL(None).prctl(0x59616D61, ctypes.c_ulong(-1), 0, 0, 0)
+print("ready", flush=True)
+sys.stdin.read()
+print(sorted(name for name in sys.modules if name.startswith("vramlens.attach")))
+"""
+    )
+    with program(str(script)) as process:
+        done = attach(process.pid, "--json")
+        _skip_where_refused(done.stderr)
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.close()
+        left = process.stdout.readline().strip()
+    if is_same:
+        assert done.returncode == 0
+        assert "'vramlens.attach.inside.agent'" in left
+    else:
+        assert "vramlens 9.8 is in it already: attach with that one" in done.stderr
+        assert left == "[]"
 
 
 def test_what_is_no_python_is_refused() -> None:

@@ -8,6 +8,7 @@ inside: what runs in the process that was attached to.
 meeting_point: where a process meets who attached to it.
 messages: the words between ``vramlens attach`` and the process: JSON objects, one a line.
 python_symbols: where Python's functions lie in another process, read from its memory.
+sent_sources: the source text of what runs in the process, in one file that is sent along.
 stopped_thread: one thread of another process, stopped by ptrace.
 story: the answer of an attach as text, for a terminal, and as data.
 target_process: whose the process is, what it sees, and what forbids to attach.

@@ -16,6 +16,7 @@ from vramlens.attach.bootstrap import bootstrap_text
 from vramlens.attach.entry import Entry, enter, leave
 from vramlens.attach.meeting_point import MeetingPoint
 from vramlens.attach.messages import Connection, NoAnswer
+from vramlens.attach.sent_sources import sent_sources
 from vramlens.attach.target_process import TargetProcess, target_process
 from vramlens.capture.process.process_state import has_ended
 from vramlens.errors import InputError
@@ -27,7 +28,7 @@ _ANSWERS_WITHIN_S = 120.0
 _LEAVES_WITHIN_S = 10.0
 _LOOKS_EVERY_S = 1.0
 _MOST_EVENTS = 200_000
-_RECORDING = "recording.vram"
+_RECORDING, _SOURCES, _SCRIPT = "recording.vram", "sources", "begin.py"
 
 
 @dataclass(frozen=True)
@@ -118,7 +119,9 @@ def _entered(target: TargetProcess, place: MeetingPoint, *, copies: bool) -> Ent
     """
     try:
         package = place.package_inside(copies=copies)
-        return enter(target, bootstrap_text(place.address, package, __version__), place.folder)
+        sources = place.file_inside(_SOURCES, sent_sources())
+        text = bootstrap_text(place.address, package, sources, __version__)
+        return enter(target, text, lambda script: place.file_inside(_SCRIPT, script))
     except InputError:
         target.check_alive()
         raise

@@ -44,20 +44,22 @@ def serve(connection, starter):
     import sys
     if sys.version_info < (3, 10):
         raise RuntimeError("it runs Python " + sys.version.split()[0] + "; attach needs 3.10")
+    import marshal
+    with open(SOURCES, "rb") as file:
+        sources = marshal.loads(file.read())
     is_new = "vramlens" not in sys.modules
-    if is_new:
-        import importlib.util
-        spec = importlib.util.spec_from_file_location(
-            "vramlens", PACKAGE + "/__init__.py", submodule_search_locations=[PACKAGE])
-        package = importlib.util.module_from_spec(spec)
-        sys.modules["vramlens"] = package
+    if not is_new:  # the program's own has its own modules
+        found = getattr(sys.modules["vramlens"], "__version__", "of another version")
+        if found != VERSION:
+            raise RuntimeError("vramlens " + found + " is in it already: attach with that one")
+    names = {"__name__": "vramlens_attach"}
+    exec(sources["vramlens.attach.inside.gentle_imports"][1], names)
     stays = False
     try:
-        if is_new:
-            spec.loader.exec_module(package)
-        import importlib
-        agent = importlib.import_module("vramlens.attach.inside.agent")
-        stays = agent.serve(connection, VERSION, starter)
+        with names["GentleImports"](PACKAGE, sources if is_new else {}) as imports:
+            import importlib
+            agent = importlib.import_module("vramlens.attach.inside.agent")
+            stays = agent.serve(connection, starter, imports)
     finally:
         if is_new and not stays:
             for name in list(sys.modules):
@@ -74,18 +76,20 @@ except BaseException:
 """
 
 
-def bootstrap_text(address: str, package: str, version: str) -> bytes:
+def bootstrap_text(address: str, package: str, sources: str, version: str) -> bytes:
     """The text to be run, one statement that puts no name into the program's ``__main__``.
 
     Args:
         address: the path of the socket, as the program sees it.
         package: the folder of the package ``vramlens``, as the program sees it.
+        sources: the file of ``sent_sources``, as the program sees it.
         version: of that package.
     """
     names = {
         "__name__": "vramlens_attach",
         "ADDRESS": address,
         "PACKAGE": package,
+        "SOURCES": sources,
         "VERSION": version,
     }
     return f"__import__('builtins').exec({_SOURCE!r}, {names!r})\n".encode(

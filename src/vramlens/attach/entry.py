@@ -17,7 +17,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 from vramlens.attach import injection
@@ -58,11 +57,11 @@ class Entry:
         return 0.0 if self.injected is None else self.injected.stopped_s
 
 
-def enter(target: TargetProcess, text: bytes, folder: Path) -> Entry:
+def enter(target: TargetProcess, text: bytes, send: Callable[[bytes], str]) -> Entry:
     """Has a process run a text of Python soon.
 
     Args:
-        folder: one that it can read, for a script.
+        send: puts a script where the process can read it; its path there.
 
     Raises:
         InputError: it cannot be done; nothing was changed.
@@ -71,13 +70,9 @@ def enter(target: TargetProcess, text: bytes, folder: Path) -> Entry:
     is_waiting = is_parked(target.pid)
     # The interpreter's own way waits until the main thread does, however long that is.
     has_own_way = version is not None and version >= _FIRST_WITH_REMOTE_EXEC
-    if has_own_way and not (is_waiting and is_supported()):
-        script = folder / "begin.py"
-        script.write_bytes(text)
-        if target.is_of_another_user:
-            os.chown(script, target.uid, target.gid)
-        if _is_sent(target, target.path_inside(script), version or 0):
-            return Entry("remote_exec")
+    is_first_choice = has_own_way and not (is_waiting and is_supported())
+    if is_first_choice and _is_sent(target, send(text), version or 0):
+        return Entry("remote_exec")
     if not is_supported():
         raise InputError(
             "attach needs Linux on x86-64, or Python 3.14 in the process: here use vramlens run"

@@ -82,6 +82,23 @@ class MeetingPoint:
             "--copy sends it along"
         )
 
+    def file_inside(self, name: str, data: bytes) -> str:
+        """The path, as the process sees it, of a new file in the folder.
+
+        Raises:
+            InputError: it cannot be written.
+        """
+        path = self.folder / name
+        try:
+            # The folder is the process's: what it may have put there is not followed anywhere else.
+            with open(path, "xb") as file:
+                file.write(data)
+                if self._target.is_of_another_user:
+                    os.fchown(file.fileno(), self._target.uid, self._target.gid)
+        except OSError as error:
+            raise InputError(f"{path}: it cannot be written: {error.strerror}") from None
+        return self._target.path_inside(path)
+
     def wait_for_process(self, seconds: float) -> Connection | None:
         """The connection of the process; None where it has not come in that time.
 

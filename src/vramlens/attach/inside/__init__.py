@@ -3,7 +3,7 @@
 agent: the thread that answers one question and goes away.
 forked_child: a forked child of the process, seen from the process: what it writes, and its end.
 forked_copy: a forked copy, in which the heap is searched while the program runs on.
-gentle_imports: imports with a rest before each module.
+gentle_imports: imports from source text that was sent along, with rests.
 installation: ``vramlens.install()`` in a program that runs already.
 pauses: how long the program stood still for what was asked: by our own count, and by its steps.
 program_end: the program's end while somebody waits for an answer.

@@ -14,8 +14,6 @@ import time
 from contextlib import suppress
 from typing import Any
 
-import vramlens
-from vramlens import __version__
 from vramlens.attach.inside.gentle_imports import GentleImports
 from vramlens.attach.inside.pauses import Pauses
 from vramlens.attach.inside.program_end import ProgramEnd
@@ -29,18 +27,18 @@ _ENDS_WITHIN_S = 2.0
 _LOOKS_EVERY_S = 0.005
 
 
-def serve(socket: Any, version: str, starter: int) -> bool:
+def serve(socket: Any, starter: int, imports: GentleImports) -> bool:
     """Answers whoever attached; whether vramlens is to stay in this process.
 
     Args:
         socket: a socket to them.
-        version: of the vramlens that they use.
         starter: the thread that started this one.
+        imports: find the modules that were sent along.
     """
     connection = Connection(socket)
     if hasattr(signal, "pthread_sigmask"):  # the program's signals are its own threads' business
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-    refusal = _refusal(version)
+    refusal = _refusal()
     if refusal:
         connection.send({"kind": "error", "text": refusal})
         return False
@@ -56,7 +54,7 @@ def serve(socket: Any, version: str, starter: int) -> bool:
         connection.send({"kind": "hello", "is_read": _is_gone(starter)})
         request = connection.receive(_ASKS_WITHIN_S)
         stays = request.get("mode") == "install"
-        answer = _answer(request, connection, pauses, program_end)
+        answer = _answer(request, connection, imports, pauses, program_end)
         answer["notes"] = [*answer.get("notes", ()), *notes]
         answer["has_ended"] = program_end.has_come
         connection.send({"kind": "answer", **answer})
@@ -77,31 +75,33 @@ def _is_gone(starter: int) -> bool:
     return os.path.exists("/proc/self/task")
 
 
-def _refusal(version: str) -> str:
+def _refusal() -> str:
     """Why nothing can be done here, in one line; empty where something can."""
     is_locked = getattr(sys, "_is_gil_enabled", lambda: True)
     if sys.implementation.name != "cpython" or not is_locked():
         return "it runs a Python without the interpreter lock: its heap cannot be searched safely"
-    if version != __version__:
-        return f"vramlens {__version__} is in it already: attach with that version"
     return ""
 
 
 def _answer(
-    request: dict[str, Any], connection: Connection, pauses: Pauses, program_end: ProgramEnd
+    request: dict[str, Any],
+    connection: Connection,
+    imports: GentleImports,
+    pauses: Pauses,
+    program_end: ProgramEnd,
 ) -> dict[str, Any]:
     with pauses.counted():
         facts: dict[str, Any] = {"process": _process_facts(), "request": request.get("mode")}
     if request.get("mode") == "install":
-        with GentleImports(vramlens.__path__, pauses):
+        with imports.resting(pauses):
             from vramlens.attach.inside.installation import installed
         return {**facts, **installed(request), "pause": pauses.to_dict()}
     if request.get("mode") == "watch":
-        with GentleImports(vramlens.__path__, pauses):
+        with imports.resting(pauses):
             from vramlens.attach.inside.step_watch import watched
         facts.update(watched(request, connection, pauses, program_end))
     else:
-        with GentleImports(vramlens.__path__, pauses):
+        with imports.resting(pauses):
             from vramlens.attach.inside.state_now import state_now
         facts.update(state_now(request, pauses))
     return {**facts, "pause": pauses.to_dict()}

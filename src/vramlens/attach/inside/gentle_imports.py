@@ -1,90 +1,106 @@
-"""Imports with a rest before each module, so that the program's threads get their turns.
+"""Imports from source text that was sent along, with rests, so that the program's threads run.
 
-A thread that imports has the interpreter's lock most of the time. PyTorch lets go of the lock at
-each operation, and then waits up to 5 ms to get it back: a step of many operations would last as
-long as all of the import. Only the folders of this package are searched in this way, and only for
-the thread that asks for it.
+No file is read: after each call to the system a thread must get the interpreter's lock again, and
+in a busy program that takes longer than the call. A thread that imports has the lock most of the
+time. So it lets go of it between modules for longer than it has had it.
+
+The text that a foreign interpreter runs executes this module's source before the package is there.
+So nothing of the package is imported here until it is.
 """
 
 from __future__ import annotations
 
+import _thread
 import sys
 import time
-from importlib.machinery import (
-    BYTECODE_SUFFIXES,
-    SOURCE_SUFFIXES,
-    FileFinder,
-    ModuleSpec,
-    SourceFileLoader,
-    SourcelessFileLoader,
-)
-from typing import Any
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib.machinery import ModuleSpec, SourceFileLoader
+from types import CodeType
+from typing import TYPE_CHECKING, Any
 
-from vramlens.attach.inside.pauses import Pauses
-from vramlens.capture.process.own_thread import get_ident
+if TYPE_CHECKING:
+    from vramlens.attach.inside.pauses import Pauses
 
-_LOADERS = ((SourceFileLoader, SOURCE_SUFFIXES), (SourcelessFileLoader, BYTECODE_SUFFIXES))
+_WORKS_FOR_S = 0.005
+"""So long a thread has the lock in any case, where others wait for it: Python's own interval."""
 
 
 class GentleImports:
-    """Inside of it this thread imports modules of a package gently."""
+    """Finds the modules that were sent along, for the thread that makes it."""
 
-    def __init__(self, package_folders: list[str], pauses: Pauses) -> None:
+    def __init__(self, package: str, sources: Mapping[str, tuple[str, bytes]]) -> None:
         """Prepares.
 
         Args:
-            package_folders: where the package lies: its ``__path__``.
-            pauses: what each piece of the imports is counted in.
+            package: the folder in which the modules' files are said to lie.
+            sources: by the name of each module its path in that folder, and its source.
         """
-        self._folders, self._pauses = package_folders, pauses
-        self._thread = get_ident()
-        self._finders_before: dict[str, Any] = {}
+        self._package, self._sources = package, sources
+        self._thread = _thread.get_ident()
+        self._pauses: Pauses | None = None
         self._piece_began = 0.0
 
-    def __enter__(self) -> None:
+    def __enter__(self) -> GentleImports:
         """Begins."""
-        for folder in self._folders:
-            self.search_gently(folder)
-        self._piece_began = time.perf_counter()
+        sys.meta_path.insert(0, self)
+        return self
 
     def __exit__(self, *_: object) -> None:
         """Imports are again what they were."""
-        self._end_piece()
-        for folder, finder in self._finders_before.items():
-            if finder is None:
-                sys.path_importer_cache.pop(folder, None)
-            else:
-                sys.path_importer_cache[folder] = finder
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
 
-    def search_gently(self, folder: str) -> None:
-        """Has Python search a folder by a finder that rests."""
-        if folder not in self._finders_before:
-            self._finders_before[folder] = sys.path_importer_cache.get(folder)
-            sys.path_importer_cache[folder] = _RestingFinder(folder, self)
+    @contextmanager
+    def resting(self, pauses: Pauses) -> Iterator[None]:
+        """Inside, modules are imported in pieces, with a rest after each.
 
-    def rest(self) -> None:
-        """Lets the program's threads run."""
-        if get_ident() == self._thread:
-            self._end_piece()
-            self._pauses.rest()
-            self._piece_began = time.perf_counter()
+        Args:
+            pauses: what the pieces are counted in.
+        """
+        self._pauses, self._piece_began = pauses, time.thread_time()
+        try:
+            yield
+        finally:
+            self._pauses = None
+            pauses.add(time.thread_time() - self._piece_began)
 
-    def _end_piece(self) -> None:
-        self._pauses.add(time.perf_counter() - self._piece_began)
-
-
-class _RestingFinder(FileFinder):
-    """A finder of Python's that rests before it looks for a module."""
-
-    def __init__(self, folder: str, imports: GentleImports) -> None:
-        super().__init__(folder, *_LOADERS)
-        self._imports = imports
-
-    def find_spec(self, fullname: str, target: Any = None) -> ModuleSpec | None:
-        """Where a module is; None where it is not here."""
-        self._imports.rest()
-        spec = super().find_spec(fullname, target)
-        if spec is not None:
-            for folder in spec.submodule_search_locations or ():
-                self._imports.search_gently(folder)
+    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        """Where a module is; None where it was not sent, or another thread asks for it."""
+        if name not in self._sources or _thread.get_ident() != self._thread:
+            return None
+        self._rest()
+        within, source = self._sources[name]
+        file = f"{self._package}/{within}"
+        is_package = file.endswith("/__init__.py")
+        spec = ModuleSpec(name, _SentModule(name, file, source), origin=file, is_package=is_package)
+        spec.has_location = True
+        if is_package:
+            spec.submodule_search_locations = [file.rpartition("/")[0]]
         return spec
+
+    def _rest(self) -> None:
+        if self._pauses is None:
+            return
+        worked_s = time.thread_time() - self._piece_began
+        if worked_s < _WORKS_FOR_S:
+            return
+        self._pauses.add(worked_s)
+        self._pauses.rest()
+        self._piece_began = time.thread_time()
+
+
+class _SentModule(SourceFileLoader):
+    """A loader of one module, whose file is read only where somebody asks for it later."""
+
+    def __init__(self, name: str, path: str, source: bytes) -> None:
+        super().__init__(name, path)
+        self._source: bytes | None = source
+
+    def get_code(self, fullname: str) -> CodeType | None:
+        """The module's code."""
+        source, self._source = self._source, None
+        if source is None:
+            return super().get_code(fullname)
+        code: Any = compile(source, self.path, "exec", dont_inherit=True)
+        return code  # type: ignore[no-any-return]
