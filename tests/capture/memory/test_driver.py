@@ -329,6 +329,33 @@ def test_every_process_and_thread_has_the_same_driver(
     assert fake.inits == before + 1
 
 
+def test_it_is_shut_down_where_it_was_not_used_before(nvml: Install) -> None:
+    fake = nvml(A)
+    with module.shut_down_afterwards():
+        assert uuids() == [A.uuid]
+        assert fake.up
+    assert not fake.up
+    assert uuids() == [A.uuid]  # asked again, it is begun again
+    assert fake.inits == 2
+
+
+def test_who_used_it_before_keeps_it(nvml: Install) -> None:
+    fake = nvml(A)
+    assert uuids() == [A.uuid]
+    with module.shut_down_afterwards():
+        assert uuids() == [A.uuid]
+    assert fake.up
+    assert fake.inits == 1
+
+
+def test_what_was_never_asked_is_not_shut_down(nvml: Install) -> None:
+    fake = nvml(A)
+    fake.up = True  # another library has begun it
+    with module.shut_down_afterwards():
+        pass
+    assert fake.up
+
+
 def test_this_process() -> None:
     pids, _ = own_pids()
     assert pids[-1] == os.getpid()

@@ -19,6 +19,7 @@ from vramlens.attach.inside.pauses import Pauses
 from vramlens.attach.inside.program_end import ProgramEnd
 from vramlens.attach.messages import Connection, NoAnswer
 from vramlens.capture import warn
+from vramlens.capture.memory import driver
 from vramlens.capture.process.own_thread import wait
 from vramlens.capture.process.tracked_objects import tracked_count
 
@@ -49,6 +50,7 @@ def serve(socket: Any, starter: int, imports: GentleImports) -> bool:
     with (
         suppress(NoAnswer, TimeoutError),
         warn.heard_by(notes.append),
+        driver.shut_down_afterwards(),
         ProgramEnd(pauses) as program_end,
     ):
         connection.send({"kind": "hello", "is_read": _is_gone(starter)})

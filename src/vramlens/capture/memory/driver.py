@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib
 import os
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -84,6 +85,22 @@ def driver() -> tuple[Driver | None, str]:
 def forget() -> None:
     """Drops what ``driver`` has kept, so that the next call looks again."""
     _drivers.clear()
+
+
+@contextmanager
+def shut_down_afterwards() -> Iterator[None]:
+    """Shuts NVML down at the end of the block, where ``driver`` was not used before: the descriptors
+    and the thread that it has of its own do not stay. NVML counts who uses it: another user of the
+    process keeps it.
+    """
+    was_used = os.getpid() in _drivers
+    try:
+        yield
+    finally:
+        nvml, _ = _drivers.get(os.getpid(), (None, ""))
+        if not was_used and nvml is not None:
+            forget()
+            nvml.ask("nvmlShutdown")
 
 
 _LIBRARY_NOT_FOUND = 12
