@@ -44,19 +44,19 @@ def serve(connection, starter):
     import sys
     if sys.version_info < (3, 10):
         raise RuntimeError("it runs Python " + sys.version.split()[0] + "; attach needs 3.10")
-    import marshal
-    with open(SOURCES, "rb") as file:
-        sources = marshal.loads(file.read())
     is_new = "vramlens" not in sys.modules
-    if not is_new:  # the program's own has its own modules
+    if not is_new:  # modules of another version do not fit to those that are there
         found = getattr(sys.modules["vramlens"], "__version__", "of another version")
         if found != VERSION:
             raise RuntimeError("vramlens " + found + " is in it already: attach with that one")
+    import marshal
+    with open(SOURCES, "rb") as file:
+        sources = marshal.loads(file.read())
     names = {"__name__": "vramlens_attach"}
     exec(sources["vramlens.attach.inside.gentle_imports"][1], names)
     stays = False
     try:
-        with names["GentleImports"](PACKAGE, sources if is_new else {}) as imports:
+        with names["GentleImports"](PACKAGE, sources) as imports:
             import importlib
             agent = importlib.import_module("vramlens.attach.inside.agent")
             stays = agent.serve(connection, starter, imports)

@@ -20,16 +20,15 @@ def sent_sources() -> bytes:
     paths = list(_PACKAGE.glob("*.py"))
     for folder in _FOLDERS:
         paths += (_PACKAGE / folder).rglob("*.py")
-    sources = {_module_name(path): (_in_package(path), path.read_bytes()) for path in paths}
+    sources = {}
+    for path in paths:
+        within = path.relative_to(_PACKAGE)
+        sources[_module_name(within)] = (within.as_posix(), path.read_bytes())
     return marshal.dumps(sources, _FORMAT)
 
 
-def _in_package(path: Path) -> str:
-    return path.relative_to(_PACKAGE).as_posix()
-
-
-def _module_name(path: Path) -> str:
-    parts = [_PACKAGE.name, *path.relative_to(_PACKAGE).with_suffix("").parts]
+def _module_name(within: Path) -> str:
+    parts = [_PACKAGE.name, *within.with_suffix("").parts]
     if parts[-1] == "__init__":
         del parts[-1]
     return ".".join(parts)

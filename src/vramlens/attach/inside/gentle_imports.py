@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from types import CodeType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from vramlens.attach.inside.pauses import Pauses
@@ -102,5 +102,4 @@ class _SentModule(SourceFileLoader):
         source, self._source = self._source, None
         if source is None:
             return super().get_code(fullname)
-        code: Any = compile(source, self.path, "exec", dont_inherit=True)
-        return code  # type: ignore[no-any-return]
+        return self.source_to_code(source, self.path)
