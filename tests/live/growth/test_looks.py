@@ -63,6 +63,19 @@ def test_what_stopped_is_not_steady_however_rare_looks_are() -> None:
             assert not pace.is_steady, (filled, steps)
 
 
+@pytest.mark.parametrize("every", [1, 2, 3])
+@pytest.mark.parametrize("looked", [60, 80, 95])
+def test_the_bytes_of_steps_without_a_look_say_when_it_stopped(looked: int, every: int) -> None:
+    for last in range(looked, 101):
+        births = range(2, last + 1, every)
+        pace = _pace(births, [*range(1, looked + 1)], 100)
+        assert pace is not None
+        assert pace.is_steady == (99 - births[-1] < 2 * every), last
+        if not pace.is_steady:
+            assert abs(pace.last - births[-1]) < every
+            assert pace.has_just_ended == (pace.last >= 80)
+
+
 def test_what_slows_down_is_not_steady() -> None:
     births = [2**power for power in range(1, 11)]
     pace = _pace(births, DENSE, 1293)

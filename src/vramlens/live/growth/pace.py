@@ -102,6 +102,13 @@ def pace_of(
     born = sorted(step for step in bytes_by_step if WARM_UP < step <= end)
     if len(born) < FEWEST:
         return None
+    newest_bytes = unseen_bytes + sum(size for step, size in bytes_by_step.items() if step > end)
+    if end < steps - 1 and (looks.blind_step <= end or unseen_bytes):
+        stopped_at = _stopped_at(bytes_by_step, born, newest_bytes, steps)
+        if stopped_at is not None:
+            end = steps - 1
+            bytes_by_step = {**bytes_by_step, stopped_at: newest_bytes}
+            born.append(stopped_at)
     window = end - WARM_UP
     gap = median(gaps_of(born))
     goes_to_the_end = end - born[-1] <= _longest_pause(gaps_of(born))
@@ -127,6 +134,21 @@ def pace_of(
         unlooked_steps=0 if leaving_steps is None else leaving_steps - len(bytes_by_find),
         has_just_ended=not goes_to_the_end and is_from_early and goes_on and is_most_of_run,
     )
+
+
+def _stopped_at(
+    bytes_by_step: Mapping[int, int], born: list[int], newest_bytes: int, steps: int
+) -> int | None:
+    """The step in which growth stopped after the last that was looked at; None where it may go on.
+
+    Where each step leaves as much, what came since says how many steps have left something.
+    """
+    sizes = [bytes_by_step[step] for step in born]
+    usual = median(sizes)
+    gaps = gaps_of(born)
+    last = born[-1] + max(round(median(gaps) * newest_bytes / max(usual, 1)), 1)
+    has_stopped = _are_mostly_alike(sizes, usual) and steps - 1 - last > _longest_pause(gaps)
+    return last if has_stopped else None
 
 
 def _bytes_by_find(bytes_by_step: Mapping[int, int], looks: Looks) -> dict[int, int]:
@@ -195,14 +217,18 @@ def _even_rate(born: list[int], sums: list[int]) -> float:
     """Bytes a step, where nearly every step adds some."""
     usual = median(sums)
     mean_bytes = sum(sums) / (born[-1] - born[0] + 1)
-    alike = sum(1 for size in sums if abs(size - usual) <= ALIKE * usual)
-    if 2 * alike <= len(sums):
+    if not _are_mostly_alike(sums, usual):
         return mean_bytes
     # Where most agree, what one step seems to have made more is another's, or was made once;
     # and what seems to be missing was not seen, unless it is missing at even distances.
     absent = sorted(set(range(born[0], born[-1])).difference(born))
     is_missing_evenly = len(absent) > 2 and len(set(gaps_of(absent))) == 1
     return min(usual, mean_bytes) if is_missing_evenly else usual
+
+
+def _are_mostly_alike(sizes: list[int], usual: float) -> bool:
+    """Whether most steps left as much as the usual one."""
+    return 2 * sum(abs(size - usual) <= ALIKE * usual for size in sizes) > len(sizes)
 
 
 def _burst_rate(born: list[int], sums: list[int]) -> float:
