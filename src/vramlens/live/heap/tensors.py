@@ -55,7 +55,7 @@ class TorchObjects:
         self.storage_types: dict[int, type] = {}
         self.checkpoint_types: dict[int, type] = {}
         results = vars(getattr(torch, "return_types", types.ModuleType("none"))).values()
-        self.result_types = frozenset(kind for kind in results if isinstance(kind, type))
+        self.result_types = {id(kind): kind for kind in results if isinstance(kind, type)}
         for function_type in vars(torch._C._functions).values():
             if isinstance(function_type, type):
                 self._node_types[id(function_type)] = function_type

@@ -15,7 +15,7 @@ import gc
 import sys
 import types
 from collections.abc import Iterator
-from itertools import compress
+from itertools import compress, filterfalse
 from operator import not_
 from typing import Any
 
@@ -35,6 +35,10 @@ _DEEPEST_VIEW = 8
 """Arrays that are views of arrays: NumPy itself folds views of views, so two are usual."""
 _DEEPEST_TUPLE = 8
 """Tuples in tuples that are looked into; one that is deeper may hold arrays."""
+_LEFT_ALONE = frozenset((id(tuple), id(dict)))
+"""Types that the collector does not track where nothing inside of them is tracked; by identity, as a
+program's metaclass may have an ``__eq__`` of its own.
+"""
 _EXITS = ("__exit__", "__aexit__")
 LOOP, BLOCK = "the iterator of a running loop", "the context manager of a running with block"
 
@@ -161,8 +165,7 @@ def _look_behind_arrays_of(search: Search, low: int, array: type) -> bool:
         if search.is_over:
             return False
         referents = search.referents.of(search.order[start:end])
-        asked: set[int] = set()
-        if any(_may_hold_arrays(search, value, array, asked) for value in referents):
+        if _may_hold_arrays(search, referents, array):
             for place in range(start, end):
                 _take_in_arrays_of(search, place, array)
     return True
@@ -174,27 +177,24 @@ def _take_in_arrays_of(search: Search, place: int, array: type) -> None:
             continue
         if type(value) is array:
             _take_in_array(search, place, value, array)
-        elif _may_hold_arrays(search, value, array, set()):
+        elif _may_hold_arrays(search, [value], array):
             search.take_in(place, (("", value),))  # and what it holds in the next round
 
 
-def _may_hold_arrays(
-    search: Search, value: Any, array: type, asked: set[int], deepest: int = _DEEPEST_TUPLE
-) -> bool:
-    """Whether something is an array or a result, or a tuple or dict that the collector leaves alone with
-    one inside: arrays, numbers, results and such tuples are all that it holds.
-
-    Args:
-        asked: the identities of those that hold none, which others may share.
+def _may_hold_arrays(search: Search, values: list[Any], array: type) -> bool:
+    """Whether an array or a result is among some objects, or in a tuple or dict among them that the
+    collector leaves alone: arrays, numbers, results and such tuples are all that it holds.
     """
-    if type(value) is array or type(value) in search.torch.result_types or not deepest:
-        return True
-    is_left_alone = type(value) in (tuple, dict) and not gc.is_tracked(value)
-    if not is_left_alone or id(value) in asked:
-        return False
-    asked.add(id(value))
-    inside = search.referents.of_one(value)
-    return any(_may_hold_arrays(search, part, array, asked, deepest - 1) for part in inside)
+    for _ in range(_DEEPEST_TUPLE):
+        kinds = list(map(id, map(type, values)))
+        if id(array) in kinds or not search.torch.result_types.keys().isdisjoint(kinds):
+            return True
+        left_alone = compress(values, map(_LEFT_ALONE.__contains__, kinds))
+        by_id = {id(value): value for value in filterfalse(gc.is_tracked, left_alone)}
+        if not by_id:
+            return False
+        values = search.referents.of(list(by_id.values()))
+    return True
 
 
 def _take_in_array(search: Search, place: int, value: Any, array: type) -> None:
