@@ -53,13 +53,15 @@ def serve(connection, starter):
     with open(SOURCES, "rb") as file:
         sources = marshal.loads(file.read())
     names = {"__name__": "vramlens_attach"}
-    exec(sources["vramlens.attach.inside.gentle_imports"][1], names)
-    stays = False
+    for name in ("vramlens.capture.process.own_thread", "vramlens.attach.inside.gentle_imports"):
+        exec(sources[name][1], names)
+    stays, paused_s = False, []
     try:
-        with names["GentleImports"](PACKAGE, sources) as imports:
+        with names["GentleImports"](PACKAGE, sources, names["wait"]) as imports:
             import importlib
-            agent = importlib.import_module("vramlens.attach.inside.agent")
-            stays = agent.serve(connection, starter, imports)
+            with imports.resting(paused_s.append):
+                agent = importlib.import_module("vramlens.attach.inside.agent")
+            stays = agent.serve(connection, starter, imports, paused_s)
     finally:
         if is_new and not stays:
             for name in list(sys.modules):

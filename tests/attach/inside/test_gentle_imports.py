@@ -15,7 +15,6 @@ import pytest
 
 from vramlens.attach.inside import gentle_imports
 from vramlens.attach.inside.gentle_imports import GentleImports
-from vramlens.attach.inside.pauses import Pauses
 from vramlens.attach.sent_sources import sent_sources
 
 _SOURCES: Mapping[str, tuple[str, bytes]] = {
@@ -30,9 +29,10 @@ import marshal, sys
 opened = []
 sources = marshal.loads(sys.stdin.buffer.read())
 names = {"__name__": "elsewhere"}
-exec(sources["vramlens.attach.inside.gentle_imports"][1], names)
+for name in ("vramlens.capture.process.own_thread", "vramlens.attach.inside.gentle_imports"):
+    exec(sources[name][1], names)
 sys.addaudithook(lambda event, about: event == "open" and opened.append(str(about[0])))
-with names["GentleImports"]("/nowhere", sources):
+with names["GentleImports"]("/nowhere", sources, names["wait"]):
     import vramlens.attach.inside.agent
     import vramlens.attach.inside.installation
     import vramlens.attach.inside.state_now
@@ -41,15 +41,22 @@ print([path for path in opened if "vramlens" in path or "nowhere" in path])
 """
 
 
-class _Rests(Pauses):
-    """Pauses that count the rests, and on which threads they were."""
+def _wait(_seconds: float) -> None:
+    """No rest."""
+
+
+class _Rests:
+    """The seconds of each piece, and on which threads the rests after them were."""
 
     def __init__(self) -> None:
-        super().__init__()
-        self.threads: list[int] = []
+        self.pieces_s: list[float] = []
+        self.rests: list[tuple[int, float]] = []
 
-    def rest(self) -> None:
-        self.threads.append(threading.get_ident())
+    def count(self, seconds: float) -> None:
+        self.pieces_s.append(seconds)
+
+    def wait(self, seconds: float) -> None:
+        self.rests.append((threading.get_ident(), seconds))
 
 
 @pytest.fixture(autouse=True)
@@ -63,7 +70,7 @@ def nothing_stays() -> Iterator[None]:
 
 
 def test_modules_lie_where_they_are_said_to_lie() -> None:
-    with GentleImports("/folder", _SOURCES):
+    with GentleImports("/folder", _SOURCES, _wait):
         module = importlib.import_module("sent.first")
     assert module.__file__ == "/folder/first.py"
     assert module.second.__name__ == "sent.below.second"
@@ -76,7 +83,7 @@ def test_modules_lie_where_they_are_said_to_lie() -> None:
 def test_what_stays_imports_the_rest_from_its_folder(tmp_path: Path) -> None:
     (tmp_path / "later.py").write_text("from sent import first\n")
     (tmp_path / "first.py").write_text("text = 'of the file'\n")
-    with GentleImports(str(tmp_path), _SOURCES):
+    with GentleImports(str(tmp_path), _SOURCES, _wait):
         importlib.import_module("sent.first")
     later = importlib.import_module("sent.later")
     assert later.first is sys.modules["sent.first"]
@@ -87,23 +94,28 @@ def test_what_stays_imports_the_rest_from_its_folder(tmp_path: Path) -> None:
 def test_there_is_a_rest_after_each_piece(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gentle_imports, "_WORKS_FOR_S", 0.0)
     rests = _Rests()
-    with GentleImports("/folder", _SOURCES) as imports:
+    with GentleImports("/folder", _SOURCES, rests.wait) as imports:
         importlib.import_module("sent")
-        assert rests.threads == []
-        with imports.resting(rests):
+        assert rests.rests == []
+        with imports.resting(rests.count):
             importlib.import_module("sent.first")
             importlib.import_module("colorsys")  # of another folder
-        assert rests.threads == [threading.get_ident()] * 4
-    assert rests.total_s > 0
+    *pieces_s, _ = rests.pieces_s  # no rest after the last
+    rest_s = [min(2 * piece_s, 0.05) for piece_s in pieces_s]
+    assert rests.rests == [(threading.get_ident(), seconds) for seconds in rest_s]
+    assert len(rest_s) == 4
 
 
 def test_little_work_needs_no_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gentle_imports, "_WORKS_FOR_S", 1e9)
     rests = _Rests()
-    with GentleImports("/folder", _SOURCES) as imports, imports.resting(rests):
+    with (
+        GentleImports("/folder", _SOURCES, rests.wait) as imports,
+        imports.resting(rests.count),
+    ):
         importlib.import_module("sent.first")
-    assert rests.threads == []
-    assert rests.total_s > 0
+    assert rests.rests == []
+    assert len(rests.pieces_s) == 1
 
 
 def test_another_thread_does_not_see_what_was_sent() -> None:
@@ -116,7 +128,7 @@ def test_another_thread_does_not_see_what_was_sent() -> None:
             failed.append(error)
 
     thread = threading.Thread(target=look)
-    with GentleImports("/folder", _SOURCES):
+    with GentleImports("/folder", _SOURCES, _wait):
         thread.start()
         thread.join()
     assert len(failed) == 1
@@ -125,8 +137,8 @@ def test_another_thread_does_not_see_what_was_sent() -> None:
 def test_a_module_that_cannot_be_imported_leaves_python_as_it_was() -> None:
     with (
         pytest.raises(ImportError),
-        GentleImports("/folder", _SOURCES) as imports,
-        imports.resting(_Rests()),
+        GentleImports("/folder", _SOURCES, _wait) as imports,
+        imports.resting(_Rests().count),
     ):
         importlib.import_module("sent.absent")
 

@@ -11,6 +11,7 @@ import platform
 import signal
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -28,13 +29,14 @@ _ENDS_WITHIN_S = 2.0
 _LOOKS_EVERY_S = 0.005
 
 
-def serve(socket: Any, starter: int, imports: GentleImports) -> bool:
+def serve(socket: Any, starter: int, imports: GentleImports, paused_s: Sequence[float]) -> bool:
     """Answers whoever attached; whether vramlens is to stay in this process.
 
     Args:
         socket: a socket to them.
         starter: the thread that started this one.
         imports: find the modules that were sent along.
+        paused_s: the pauses so far, in seconds.
     """
     connection = Connection(socket)
     if hasattr(signal, "pthread_sigmask"):  # the program's signals are its own threads' business
@@ -46,7 +48,8 @@ def serve(socket: Any, starter: int, imports: GentleImports) -> bool:
     stays = False
     notes: list[str] = []
     pauses = Pauses()
-    pauses.add(time.thread_time())  # of this thread's imports so far
+    for seconds in paused_s:
+        pauses.add(seconds)
     with (
         suppress(NoAnswer, TimeoutError),
         warn.heard_by(notes.append),
@@ -95,15 +98,15 @@ def _answer(
     with pauses.counted():
         facts: dict[str, Any] = {"process": _process_facts(), "request": request.get("mode")}
     if request.get("mode") == "install":
-        with imports.resting(pauses):
+        with imports.resting(pauses.add):
             from vramlens.attach.inside.installation import installed
         return {**facts, **installed(request), "pause": pauses.to_dict()}
     if request.get("mode") == "watch":
-        with imports.resting(pauses):
+        with imports.resting(pauses.add):
             from vramlens.attach.inside.step_watch import watched
         facts.update(watched(request, connection, pauses, program_end))
     else:
-        with imports.resting(pauses):
+        with imports.resting(pauses.add):
             from vramlens.attach.inside.state_now import state_now
         facts.update(state_now(request, pauses))
     return {**facts, "pause": pauses.to_dict()}

@@ -5,7 +5,7 @@ in a busy program that takes longer than the call. A thread that imports has the
 time. So it lets go of it between modules for longer than it has had it.
 
 The text that a foreign interpreter runs executes this module's source before the package is there.
-So nothing of the package is imported here until it is.
+So nothing of the package is imported here.
 """
 
 from __future__ import annotations
@@ -13,32 +13,36 @@ from __future__ import annotations
 import _thread
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from types import CodeType
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from vramlens.attach.inside.pauses import Pauses
 
 _WORKS_FOR_S = 0.005
 """So long a thread has the lock in any case, where others wait for it: Python's own interval."""
+_REST_TO_WORK = 2
+_LONGEST_REST_S = 0.05
 
 
 class GentleImports:
     """Finds the modules that were sent along, for the thread that makes it."""
 
-    def __init__(self, package: str, sources: Mapping[str, tuple[str, bytes]]) -> None:
+    def __init__(
+        self,
+        package: str,
+        sources: Mapping[str, tuple[str, bytes]],
+        wait: Callable[[float], object],
+    ) -> None:
         """Prepares.
 
         Args:
             package: the folder in which the modules' files are said to lie.
             sources: by the name of each module its path in that folder, and its source.
+            wait: returns after so many seconds.
         """
-        self._package, self._sources = package, sources
+        self._package, self._sources, self._wait = package, sources, wait
         self._thread = _thread.get_ident()
-        self._pauses: Pauses | None = None
+        self._count: Callable[[float], object] | None = None
         self._piece_began = 0.0
 
     def __enter__(self) -> GentleImports:
@@ -52,18 +56,18 @@ class GentleImports:
             sys.meta_path.remove(self)
 
     @contextmanager
-    def resting(self, pauses: Pauses) -> Iterator[None]:
+    def resting(self, count: Callable[[float], object]) -> Iterator[None]:
         """Inside, modules are imported in pieces, with a rest after each.
 
         Args:
-            pauses: what the pieces are counted in.
+            count: is told the seconds that each piece took.
         """
-        self._pauses, self._piece_began = pauses, time.thread_time()
+        self._count, self._piece_began = count, time.thread_time()
         try:
             yield
         finally:
-            self._pauses = None
-            pauses.add(time.thread_time() - self._piece_began)
+            self._count = None
+            count(time.thread_time() - self._piece_began)
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
         """Where a module is; None where it was not sent, or another thread asks for it."""
@@ -80,13 +84,11 @@ class GentleImports:
         return spec
 
     def _rest(self) -> None:
-        if self._pauses is None:
-            return
         worked_s = time.thread_time() - self._piece_began
-        if worked_s < _WORKS_FOR_S:
+        if self._count is None or worked_s < _WORKS_FOR_S:
             return
-        self._pauses.add(worked_s)
-        self._pauses.rest()
+        self._count(worked_s)
+        self._wait(min(_REST_TO_WORK * worked_s, _LONGEST_REST_S))
         self._piece_began = time.thread_time()
 
 

@@ -12,8 +12,6 @@ from vramlens.capture.process.own_thread import wait
 from vramlens.capture.process.undisturbed import undisturbed
 
 _SHORTEST_REST_S = 0.02
-_LONGEST_REST_S = 0.05
-_REST_TO_WORK = 2
 _MOST_STEPS = 10_000
 _FEWEST_STEPS = 3
 
@@ -28,7 +26,6 @@ class Pauses:
     def __init__(self) -> None:
         self.longest_s = 0.0
         self.total_s = 0.0
-        self._latest_s = 0.0
         self._step_ended_at: float | None = None
         self._steps_s: list[float] = []
         self._timed = "step"
@@ -53,11 +50,6 @@ class Pauses:
         """Counts a pause that was measured elsewhere."""
         self.longest_s = max(self.longest_s, seconds)
         self.total_s += seconds
-        self._latest_s = seconds
-
-    def rest(self) -> None:
-        """Lets the program run for longer than the latest pause was."""
-        wait(min(_REST_TO_WORK * self._latest_s, _LONGEST_REST_S))
 
     def step_ended(self, timed: str) -> None:
         """At the end of each step of the program.
