@@ -13,6 +13,14 @@ from vramlens.ground.place import base_name
 from vramlens.ground.verdict import Verdict
 from vramlens.units import format_size
 
+_STEP_MARKS = {
+    "profiler steps": "the profiler's steps",
+    "optimizer marks": "the optimizer's calls",
+    "optimizer frames": "the optimizer's calls",
+    "repeating pattern": "requests that repeat",
+}
+"""How steps were told apart, in a reader's words; other sources are words of the user's own."""
+
 
 class Location(Protocol):
     """Anything with a file, a line and a function: a Place or a Frame."""
@@ -65,10 +73,9 @@ def _plural(noun: str) -> str:
     return f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
 
 
-def detected_by(step_source: str) -> str:
+def told_apart_by(step_source: str) -> str:
     """How a recording's steps were told apart, after a comma."""
-    article = "a " if step_source == "repeating pattern" else ""
-    return f"detected by {article}{step_source}"
+    return f"told apart by {_STEP_MARKS.get(step_source, step_source)}"
 
 
 def plain(name: str) -> str:

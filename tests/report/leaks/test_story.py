@@ -83,7 +83,7 @@ def test_as_many_more_as_it_says_do_show_growth() -> None:
 def test_both_verbs_count_the_same_steps_in_the_same_words(name: str) -> None:
     trace = load(DATA / f"recordings/{name}.pickle.xz")
     said = steps_sentence(explain_trace(trace)).split(".")[0]
-    note = next(note for note in sentences_of(answer_of(trace)) if "detected by" in note)
+    note = next(note for note in sentences_of(answer_of(trace)) if "told apart by" in note)
     assert note.startswith(f"{said}. Checked ")
     assert note.endswith("Step 0 is the first recorded.")
 
@@ -96,7 +96,7 @@ def test_the_layers_of_one_pass_are_no_steps() -> None:
     assert headings(answer, 1)[0].startswith(
         "Cannot tell: the steps are only a repeating pattern inside one module call"
     )
-    assert "40 steps, detected by a repeating pattern." in sentences_of(answer)
+    assert "40 steps, told apart by requests that repeat." in sentences_of(answer)
     assert explain_trace(trace).leaks == ()
 
 

@@ -15,10 +15,10 @@ from vramlens.report.document import Claim, Figure, size_figure
 from vramlens.report.explain.answer_words import has_failed, is_cut_short
 from vramlens.report.wording import (
     capitalized,
-    detected_by,
     place_name,
     plain,
     sentence,
+    told_apart_by,
     visible,
     visible_sentences,
     with_stake,
@@ -144,7 +144,7 @@ def steps_sentence(explanation: Explanation) -> str:
     steps = explanation.steps
     if not steps.count:
         return ""
-    found_by = f", {detected_by(steps.source)}" if steps.source else ""
+    found_by = f", {told_apart_by(steps.source)}" if steps.source else ""
     counted_steps = f"{counted(steps.count, 'step')}{found_by}"
     from_zero = " Step 0 is the first recorded." if steps.count > 1 else ""
     peaks = steps.peak_bytes

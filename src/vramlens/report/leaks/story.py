@@ -29,7 +29,7 @@ from vramlens.report.leaks.leak_claim import (
     sampled_claim,
 )
 from vramlens.report.text import DIM
-from vramlens.report.wording import and_more, detected_by, place_name, quoted, visible
+from vramlens.report.wording import and_more, place_name, quoted, told_apart_by, visible
 from vramlens.units import counted, format_size
 
 if TYPE_CHECKING:
@@ -232,7 +232,7 @@ def _steps_words(device: DeviceLeaks) -> str:
     """The steps, in the words of ``vramlens explain``, and the moment of the verdict."""
     steps = counted(device.steps, "step")
     if device.source is not None:
-        steps += f", {detected_by(device.source)}"
+        steps += f", {told_apart_by(device.source)}"
     if device.inside_one_call or not device.judged_steps:
         return f"{steps}."
     moment = "before the last"
