@@ -170,7 +170,7 @@ def _failure_sentences(
     if oom.cause is not None:
         yield _cause_words(explanation, oom, oom.cause)
     if oom.need is not None and oom.need.reason:
-        yield capitalized(oom.need.reason)
+        yield visible(capitalized(oom.need.reason))
     if oom.place is not None:
         yield f"Requested at {place_name(oom.place)}"
     if oom.library is not None:

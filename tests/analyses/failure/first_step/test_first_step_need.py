@@ -79,7 +79,7 @@ def test_blocks_are_alike_where_all_of_one_kind_keep_as_much(
 
 
 def test_gradients_beside_alike_blocks_are_those_of_two() -> None:
-    progress = Progress(12, 6, 0, 1200, alike_bytes=100)
+    progress = Progress(12, 6, "layers.6", 0, 1200, alike_bytes=100)
     assert _gradients_beside(2400, progress) == 200
     assert _gradients_beside(400, progress) == 100
     assert _gradients_beside(2400, None) == 600

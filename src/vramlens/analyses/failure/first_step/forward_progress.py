@@ -34,6 +34,7 @@ class Progress:
 
     Attributes:
         blocks, done: of the model's repeated blocks, how many there are, and how many are done.
+        path: the module path of the block that it has come to.
         low_bytes, high_bytes: of the activations still to come.
         alike_bytes: what the largest of the blocks that are done keeps, where all of the model are
             alike; None elsewhere.
@@ -41,6 +42,7 @@ class Progress:
 
     blocks: int
     done: int
+    path: str
     low_bytes: int
     high_bytes: int
     alike_bytes: int | None = None
@@ -77,7 +79,8 @@ def progress_of(
         like_this = bytes_by_block[latest] * 2 + request.size_bytes
         to_come = like_this * (blocks_to_come + 1) + outside
         like_earlier = most_by_earlier_passes(view, request.event)
-        return Progress(len(own_blocks), 0, 0, min(to_come, like_earlier or to_come))
+        most_bytes = min(to_come, like_earlier or to_come)
+        return Progress(len(own_blocks), 0, blocks[latest], 0, most_bytes)
     after_bytes = bytes_after_blocks(
         view,
         own_blocks,
@@ -95,6 +98,7 @@ def progress_of(
     return Progress(
         blocks=len(own_blocks),
         done=place,
+        path=blocks[latest],
         low_bytes=_least_of_blocks(blocks, latest, min(filter(None, done))),
         high_bytes=to_come + request.size_bytes + max(after_bytes, again_bytes),
         alike_bytes=alike_bytes,
