@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextvars
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,41 @@ def main(watch):
         watch.step()
     return watch.report()
 """
+
+WORKER = """
+trace = contextvars.ContextVar("trace", default=())
+
+
+def note(value):
+    trace.set(trace.get() + (value,))
+
+
+async def work(jobs):
+    while True:
+        await jobs.get()
+        note(torch.zeros(4096))
+        jobs.task_done()
+
+
+async def main(watch):
+    jobs = asyncio.Queue()
+    worker = asyncio.create_task(work(jobs))
+    for number in range(8):
+        jobs.put_nowait(number)
+        await jobs.join()
+        watch.step()
+    report = watch.report()
+    worker.cancel()
+    return report
+"""
+
+
+def test_a_context_variable_of_another_task(load_program: Callable[..., Any]) -> None:
+    program = load_program(WORKER, asyncio=asyncio, contextvars=contextvars)
+    (leak,) = asyncio.run(program.main(vramlens.LeakWatch())).found
+    assert (leak.owner.name, leak.owner.kind) == ("trace", "tuple")
+    assert leak.owner.source == "trace.set(trace.get() + (value,))"
+    assert any("context variable trace" in link for link in leak.owner.chain)
 
 
 def test_a_context_variable_whose_module_is_gone(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ into the edge that a person writes: ``.history``, ``[3]``, ``closure variable st
 
 from __future__ import annotations
 
+import contextvars
 import functools
 import types
 from collections import Counter
@@ -70,9 +71,9 @@ class Link:
     """One object in a chain, and how the one before holds it.
 
     Attributes:
-        how: root, variable, global, attribute, key, index, element, closure, default, function,
-            self, argument, cached, traceback, frame, context, grad_fn, next, saved, gradient, base,
-            hook, or other.
+        how: root, variable, context variable, global, attribute, key, index, element, closure,
+            default, function, self, argument, cached, traceback, frame, context, grad_fn, next,
+            saved, gradient, base, hook, or other.
         name: of the variable, attribute or parameter, or the text of the key.
         value: the object.
         position: in the search's order.
@@ -97,6 +98,7 @@ class Link:
             "closure": f"closure variable {self.name}",
             "default": f"default of parameter {self.name}",
             "cached": "a cached result",
+            "context variable": f"context variable {self.name}",
         }.get(self.how, self.name or self.how)
 
 
@@ -174,6 +176,8 @@ def _edge_through_insides(parent: Any, following: list[Any]) -> Edge | None:
     kind, first = type(parent), following[0]
     if kind is types.CellType:
         return Edge("closure")
+    if kind is contextvars.Context:
+        return _edge_of_context(parent, following)
     if class_name(kind) in _CONTEXT_NODES:
         return Edge("context")
     edge = _edge_of_function(parent, following) if kind is types.FunctionType else None
@@ -186,6 +190,15 @@ def _edge_through_insides(parent: Any, following: list[Any]) -> Edge | None:
     if is_kind(parent, type):
         return _edge_of_class(parent, following[1])
     return _edge_of_attributes(parent, following)
+
+
+def _edge_of_context(context: contextvars.Context, following: list[Any]) -> Edge | None:
+    """A variable of a task's context: through the nodes of its table."""
+    places = {id(part): place for place, part in enumerate(following, 1)}
+    for variable, value in context.items():
+        if id(value) in places:
+            return Edge("context variable", variable.name, passed=places[id(value)])
+    return None
 
 
 def _edge_of_closure(function: types.FunctionType, following: list[Any]) -> Edge:

@@ -124,7 +124,7 @@ def _start_of_name(link: Link, holder: Any) -> str | None:
         cls = holder if is_kind(holder, type) else type(holder)
         has_name = cls is holder or is_users_class(cls)
         return f"{class_path(cls)}.{link.name}" if has_name else None
-    if link.how in ("attribute", "root"):
+    if link.how in ("attribute", "root", "context variable"):
         return link.name
     if link.how in ("global", "variable"):
         return link.name or "a variable"

@@ -111,8 +111,9 @@ def _names_apart(chain: Chain, link: Link, holder: Any) -> Iterator[SearchedName
         yield _namespace(holder)
     if link.how == "key" and type(holder) is dict and "__builtins__" in holder:  # cells ran in it
         yield SearchedName(link.name.strip("'"), "global")
-    if link.how == "root" and chain.root is not None and chain.root.kind == "context":
-        yield from _context_variables(chain.root.name)
+    is_root = link.how == "root" and chain.root is not None and chain.root.kind == "context"
+    if is_root or link.how == "context variable":
+        yield from _context_variables(link.name)
 
 
 def _names_at(chain: Chain, link: Link, holder: Any) -> Iterator[SearchedName]:
