@@ -171,7 +171,7 @@ class HeapLook:
     def _search_unnamed(self) -> bool:
         """Goes on at what no name leads to. Whether tensors may be left that nothing reaches."""
         if self._is_brief:
-            search_generators(self._search)
+            search_generators(self._search, self._births)
             return False
         has_unreached = unreached_tensors(self._search, self._births) >= FEWEST
         if has_unreached and not self._search.has_cut_graphs:

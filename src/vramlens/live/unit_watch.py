@@ -32,7 +32,11 @@ from vramlens.live.turns.unit_rules import judged_without_optimizer
 from vramlens.live.watch import LeakWatch
 
 _FIRST_LOOK = 6  # steps: by then growth and warm-up can be told apart
-_FREE_SECONDS, _SHARE = 0.15, 0.008
+_QUICK_SECONDS, _SECOND_OF_QUICK = 0.5, 24
+"""A loop whose first steps take less is quick: two looks take what is free there, so the second waits
+for the step at which there is more to see.
+"""
+_FREE_SECONDS, _SHARE = 0.2, 0.008
 _MOST_FOLLOWED = 8
 """Leaks whose size is read in each step; a report shows ten at most."""
 MOST_ROWS = 200_000
@@ -86,7 +90,7 @@ class UnitWatch:
         self._watch: LeakWatch = LeakWatch(former_watch)
         self._latest: Looked | None = None
         self._final: Looked | None = None
-        self._next = _FIRST_LOOK
+        self._next, self._began = _FIRST_LOOK, time.monotonic()
         self._ration = Ration(_FREE_SECONDS, _SHARE)
         self._followed: dict[Route, FollowedSizes] = {}
 
@@ -135,10 +139,18 @@ class UnitWatch:
         if self.steps < self._next:
             return
         self._next *= 2
-        if self._ration.left > 0 and not will_see_all and self._watch.may_have_grown:
+        if will_see_all or self._is_too_early:
+            return
+        if self._ration.left > 0 and self._watch.may_have_grown:
             began = thread_time()
             self._keep()
             self._ration.spent += thread_time() - began
+
+    @property
+    def _is_too_early(self) -> bool:
+        """Whether a loop is so quick that a later look will say more."""
+        is_quick = time.monotonic() - self._began < _QUICK_SECONDS
+        return is_quick and _FIRST_LOOK < self.steps < _SECOND_OF_QUICK
 
     def stop(self) -> None:
         """Ends what goes on between steps."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import gc
 import sys
+import types
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from vramlens import LeakWatch
-from vramlens.live import follow
+from vramlens.live import follow, unit_watch
 from vramlens.live.counters import step_counters
 from vramlens.live.counters.step_counters import CounterSeries
 from vramlens.live.growth import births, last_frames, line_observer
@@ -153,8 +154,21 @@ def test_nothing_is_searched_where_nothing_grew(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.usefixtures("without_tracing")
-def test_what_grows_is_searched_at_doubling_distances(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert Looks(monkeypatch).after(Training().leaking_step, 50) == 4  # after 6, 12, 24, 48
+@pytest.mark.parametrize(("step_s", "looks"), [(0.1, [6, 12, 24, 48]), (0.001, [6, 24, 48])])
+def test_what_grows_is_searched_at_doubling_distances(
+    step_s: float, looks: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a quick loop the second look, for which nothing may be left, is not one of the first."""
+    training = Training()
+    clock = types.SimpleNamespace(monotonic=lambda: step_s * len(training.kept))
+    monkeypatch.setattr(unit_watch, "time", clock)
+    looked = Looks(monkeypatch)
+    counts = [0]
+    for number in range(1, 51):
+        training.leaking_step()
+        looked.follower.step_ended(number)
+        counts.append(looked.count)
+    assert [number for number in range(1, 51) if counts[number] > counts[number - 1]] == looks
 
 
 def test_a_counter_rises_on_where_most_of_the_run_has_its_share() -> None:

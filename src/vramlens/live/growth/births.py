@@ -191,6 +191,10 @@ class Births:
         self.is_collecting = does_program_collect()
         self._look_at_new(self.steps + 1)
 
+    def young_tensors(self) -> list[Any]:
+        """Tensors that the collector has come by twice at most."""
+        return self._youngest.all()
+
     def made_since_look(self) -> set[int]:
         """The identities of tensors made since the last look, by threads that run beside a search:
         their addresses may have been others' before.

@@ -82,10 +82,16 @@ def search_loose(search: Search) -> None:
         _look_behind_arrays(search, array if type(array) is type else _NoArray)
 
 
-def search_generators(search: Search) -> None:
+def search_generators(search: Search, births: Births) -> None:
     """Goes on with a brief search at the user's generators that it has not reached: a running
     ``for`` loop may be all that holds them.
+
+    To list them takes longer than the search. What grows has young tensors, so it is done only where
+    the search has not reached some of these, or where a collection has left none.
     """
+    young = births.young_tensors()
+    if young and all(search.unreached_storage(tensor) is None for tensor in young):
+        return
     every = tracked_objects()
     is_generator = map(id(types.GeneratorType).__eq__, map(id, map(type, every)))
     generators = [value for value in compress(every, is_generator) if id(value) not in search.seen]
