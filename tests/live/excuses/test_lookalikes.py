@@ -36,6 +36,7 @@ RULES = {
     "line 5 overwrites it": "if i:\n    x.append(new)\nelse:\n    x[0] = new",
     "would empty it: x.clear()": "x.append(new)\nif i > 3:\n    x.clear()",
     "line 3 makes it anew each time": "for part in new:\n    x = [part, i]",
+    "goes through what others hold: for x in new:": "for x in new:\n    use(x)",
     "its key is a shape": "if new.shape not in x:\n    x[new.shape] = new",
     "moved to host memory": "x.append(new.cpu())",
 }

@@ -177,3 +177,26 @@ Recorder().run()
 """,
     )
     assert use == ("line 4 uses all of Recorder.rows after the loop" if is_result else "")
+
+
+@pytest.mark.parametrize(
+    ("use", "is_result"),
+    [
+        ("for kind, rows in kept.items():\n        print(cat(rows))", True),
+        ("study([cat(rows) for rows in kept.values()])", True),
+        ("study(kept)", True),
+        ("for kind in kept:\n        print(kind)", True),
+        ("for kind in kept.keys():\n        print(kind)", False),
+        ("print(kept)", False),
+        ("kept.clear()", False),
+    ],
+)
+def test_a_dict_of_lists_that_is_used_after_the_loop(
+    use: str, is_result: bool, tmp_path: Path
+) -> None:
+    path = tmp_path / "program.py"
+    path.write_text(
+        "def main():\n    for kind, row in data:\n        kept[kind].append(row)\n    " + use + "\n"
+    )
+    owner = LeakOwner("kept['cat']", "list", file=str(path), line=3)
+    assert result_use(owner) == ("line 4 uses kept after the loop" if is_result else "")

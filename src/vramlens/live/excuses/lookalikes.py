@@ -438,6 +438,14 @@ def _moved_away(evidence: Evidence) -> str:
     return "it is moved to host memory on purpose and grows there"
 
 
+def _loop_variable(evidence: Evidence) -> str:
+    """A loop's variable: it holds what its last turn was about."""
+    store = evidence.store
+    if not isinstance(store.statement, ast.For | ast.AsyncFor) or store.how != "assign":
+        return ""
+    return f"line {store.line} only goes through what others hold: {short_text(store)}"
+
+
 def _names(expression: ast.expr) -> list[str]:
     return sorted(names_read(expression) - {"self"})
 
@@ -458,5 +466,6 @@ _RULES: tuple[tuple[Verdict, Callable[[Evidence], str]], ...] = (
     (POSSIBLE, _by_number),
     (POSSIBLE, _fills_up),
     (POSSIBLE, _moved_away),
+    (POSSIBLE, _loop_variable),
 )
 """The rules in the order in which they are asked: the first reason counts."""

@@ -35,6 +35,19 @@ def uses_all(node: ast.AST, name: str, kind: type[ast.expr] = ast.Name) -> bool:
     return False
 
 
+def goes_through_values(node: ast.AST, name: str) -> bool:
+    """Whether a node is a loop over all values of a variable's dict: ``for x in lists.values()``."""
+    match node:
+        case (
+            ast.For(iter=ast.Call(func=ast.Attribute(value=table, attr="items" | "values")))
+            | ast.comprehension(
+                iter=ast.Call(func=ast.Attribute(value=table, attr="items" | "values"))
+            )
+        ):
+            return _has_name([table], name, ast.Name)
+    return False
+
+
 def combines_all(node: ast.AST, name: str, kind: type[ast.expr] = ast.Name) -> bool:
     """Whether a node makes one of all entries: ``cat(rows)``, ``zip(*self.columns[task])``."""
     match node:

@@ -18,7 +18,13 @@ from vramlens.live.growth.pace import RARE
 from vramlens.live.leaks.leak_report import LeakReport, LiveLeak
 from vramlens.live.source.expressions import last_name
 from vramlens.live.source.source_tree import tree_of
-from vramlens.live.source.whole_reads import combines_all, is_around, line_of, uses_all
+from vramlens.live.source.whole_reads import (
+    combines_all,
+    goes_through_values,
+    is_around,
+    line_of,
+    uses_all,
+)
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
@@ -68,7 +74,7 @@ def result_use(owner: LeakOwner, is_use: IsUse = uses_all) -> str:
         is_use: whether a node uses all of a variable or attribute of a name.
     """
     body = tree_of(owner.file) if owner.file else None
-    if owner.name.isidentifier() or body is None:
+    if _variable_of(owner) or body is None:
         return whole_use(owner, is_use)
     path, line = _first_use_elsewhere(body, owner, is_use)
     if not line or not _is_once_after(body, line, owner.line):
@@ -83,12 +89,19 @@ def whole_use(owner: LeakOwner, is_use: IsUse = uses_all) -> str:
     Args:
         is_use: as of ``result_use``.
     """
-    if owner.name.isidentifier():
+    variable = _variable_of(owner)
+    if variable:
         line = _use_after_loop(owner, is_use)
-        return f"line {line} uses {owner.name} after the loop" if line else ""
+        return f"line {line} uses {variable} after the loop" if line else ""
     body = tree_of(owner.file) if owner.file else None
     path, line = ("", 0) if body is None else _first_use_elsewhere(body, owner, is_use)
     return f"line {line} uses all of {path}" if line else ""
+
+
+def _variable_of(owner: LeakOwner) -> str:
+    """``samples`` of itself and of ``samples['cat']``; empty where an owner is no variable."""
+    variable = owner.name.partition("[")[0]
+    return variable if variable.isidentifier() else ""
 
 
 def _first_use_elsewhere(body: ast.Module, owner: LeakOwner, is_use: IsUse) -> tuple[str, int]:
@@ -201,8 +214,11 @@ def _use_after_loop(owner: LeakOwner, is_use: IsUse) -> int:
     last_line = max((_last_line(loop) for loop in _loops_around(scope, owner.line)), default=0)
     if not last_line:
         return 0
-    lines = (line_of(node) for node in _within(scope) if is_use(node, owner.name, ast.Name))
-    return next((use for use in lines if use > last_line), 0)
+    variable, nodes = _variable_of(owner), list(_within(scope))
+    lines = [line_of(node) for node in nodes if is_use(node, variable, ast.Name)]
+    if variable != owner.name:  # a dict of lists
+        lines += [line_of(node) for node in nodes if goes_through_values(node, variable)]
+    return min((use for use in lines if use > last_line), default=0)
 
 
 def _scope_of(body: ast.Module, line: int) -> ast.AST:
