@@ -102,7 +102,7 @@ def test_a_first_step_has_a_range_and_no_point() -> None:
     assert (need.basis, need.peak_reserved_bytes) == ("blocks", None)
     assert need.high_bytes is not None
     assert need.low_bytes <= TRUTH["resnet50"]["peak_reserved_bytes"] <= need.high_bytes
-    assert "10 of the model's 16 blocks" in need.reason
+    assert "layer3.3, block 11 of 16" in need.reason
 
 
 def test_what_grew_is_told_with_its_factor() -> None:
