@@ -37,13 +37,8 @@ def uses_all(node: ast.AST, name: str, kind: type[ast.expr] = ast.Name) -> bool:
 
 def goes_through_values(node: ast.AST, name: str) -> bool:
     """Whether a node is a loop over all values of a variable's dict: ``for x in lists.values()``."""
-    match node:
-        case (
-            ast.For(iter=ast.Call(func=ast.Attribute(value=table, attr="items" | "values")))
-            | ast.comprehension(
-                iter=ast.Call(func=ast.Attribute(value=table, attr="items" | "values"))
-            )
-        ):
+    match getattr(node, "iter", None):
+        case ast.Call(func=ast.Attribute(value=table, attr="items" | "values")):
             return _has_name([table], name, ast.Name)
     return False
 
