@@ -61,7 +61,7 @@ def failed(run: MadeRun, folder: Path) -> Finding | None:
     return finding_of(answer, "retained_graph")
 
 
-@pytest.mark.parametrize(("count", "is_told"), [(19, False), (20, True)])
+@pytest.mark.parametrize(("count", "is_told"), [(2, False), (3, True), (20, True)])
 def test_a_simulation_whose_state_is_not_detached(
     tmp_path: Path, count: int, is_told: bool
 ) -> None:
@@ -73,14 +73,43 @@ def test_a_simulation_whose_state_is_not_detached(
         assert finding.verdict == "likely"
         assert finding.bytes == (count - 1) * 10 * MIB  # the last step's graph is needed
         assert f"{count} steps" in finding.title
+        assert "leave create_graph=True out" in (finding.fix or "")
         assert "detach what goes from one step to the next (positions" in (finding.fix or "")
         assert finding.place is not None
         assert finding.place.line == 20
 
 
-def test_inner_steps_of_meta_learning(tmp_path: Path) -> None:
-    run = made()
-    steps(run, 10)
+@pytest.mark.parametrize(
+    ("tasks", "inner", "is_told"),
+    [
+        (1, 10, False),
+        (2, 5, False),  # the second may be the last
+        (3, 5, True),
+        (3, 1, False),  # nobody knows what comes between two of one task
+    ],
+)
+def test_inner_steps_of_meta_learning(
+    tmp_path: Path, tasks: int, inner: int, is_told: bool
+) -> None:
+    """Each derives by the weights, and each task's own loss comes after its last."""
+    run = made("stepped")
+    for _ in range(tasks):
+        steps(run, inner, derivative=10)
+        for _ in range(4):
+            run.asks("energy", 2)
+    finding = failed(run, tmp_path)
+    assert (finding is not None) == is_told
+    if finding is not None:
+        assert finding.verdict == "likely"
+        assert "call backward() on each task's loss" in (finding.fix or "")
+
+
+def test_inner_steps_that_differ_are_no_tasks(tmp_path: Path) -> None:
+    run = made("stepped")
+    for inner in (5, 2, 4, 3):
+        steps(run, inner, derivative=10)
+        for _ in range(4):
+            run.asks("energy", 2)
     assert failed(run, tmp_path) is None
 
 
@@ -109,10 +138,15 @@ def test_training_through_as_many_steps(
     assert (failed(run, tmp_path) is not None) == is_told
 
 
-def test_a_first_step_of_training_may_go_through_all_of_them(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("derivative", "verdict"), [(6, "possible"), (10, None)])
+def test_a_first_step_of_training_may_go_through_all_of_them(
+    tmp_path: Path, derivative: int, verdict: str | None
+) -> None:
+    """By an input, as a sampler does that trains nothing; or by the weights, 10 MiB."""
     run = made("stepped")
-    steps(run, 30)
-    assert failed(run, tmp_path) is None
+    steps(run, 30, derivative=derivative)
+    finding = failed(run, tmp_path)
+    assert (None if finding is None else finding.verdict) == verdict
 
 
 def test_without_names_nobody_knows_whether_it_trains(tmp_path: Path) -> None:

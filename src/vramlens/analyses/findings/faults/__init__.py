@@ -1,15 +1,16 @@
 """Faults in the code that ran out of memory: each is mended by an edit of a few lines.
 
+derivative_graphs: graphs of derivatives that are kept together.
 double_precision: numbers of twice the usual width.
 kept: what the program is done with, or need not have on the GPU.
 larger_inputs: a pass on inputs several times as large as those before it.
 lbfgs_pairs: vectors that L-BFGS keeps of its iterations.
 losses_before_backward: passes whose losses wait for one backward pass.
-optimizer_list: temporaries that an optimizer makes for all parameters at once.
+optimizer_list: temporaries that an optimizer makes for all parameters at once, PyTorch's or one's own.
 requests: requests that it need not make.
-retained_graph: a graph that goes on through several backward passes, or many derivatives.
+retained_graph: a graph that goes on through several backward passes.
 solver_steps: what a solver of differential equations keeps of all its steps.
-unstepped_parameters: gradients of what no optimizer has, and the activations for them.
+unstepped_parameters: gradients of what no optimizer changes, and the activations for them.
 vectorized_transform: what vmap and Jacobians compute all at once.
 written_out: matrices of attention that need not be written out.
 """

@@ -1,0 +1,258 @@
+"""Graphs of derivatives that the program asked for on its way, and that something keeps together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vramlens.analyses.attribution.categories import Category
+from vramlens.analyses.attribution.phases import Phase
+from vramlens.analyses.attribution.training import (
+    BACKWARD_FRAME,
+    DERIVATIVE_FRAME,
+    optimizer_works,
+    spans_with,
+)
+from vramlens.analyses.extent import Extent
+from vramlens.analyses.finding import Finding
+from vramlens.analyses.findings.usage import part_of_heap
+from vramlens.analyses.scene import Scene
+from vramlens.ground.verdict import Verdict
+from vramlens.trace import ParameterUse, TensorKind
+from vramlens.units import format_size
+
+_LEAST_SHARE = 0.4
+"""Of what is in use."""
+_MOST_GIVEN_UP = 0.5
+"""Of what the derivatives left, that their own backward passes gave back."""
+_FEWEST = 20
+"""Steps that each asked for a derivative with its graph. Meta-learning takes 1 to 10 inner steps (MAML:
+5 to train, 10 to test), and an equation of two derivatives asks about as often.
+"""
+_FEWEST_BEYOND_TRAINING = 6
+"""The same, where training has shown how many go with one backward pass: one, say, for forces."""
+_FEWEST_BY_INPUT = 3
+"""The same, of derivatives by an input, with no gradient of a weight among them: two penalties of a
+discriminator are usual.
+"""
+_FEWEST_TASKS = 2
+"""Of meta-learning, whose inner steps are over."""
+_LONGER = 1.5
+"""Times the shortest pause between two derivatives: there a task's own loss is computed."""
+_TIMES_THE_USUAL = 4
+"""As many as before any backward pass so far: a horizon is doubled, not made four times as long."""
+_LEAST_COMPUTED = 0.1
+"""Of what a step leaves: what it computed before its derivative. Of several derivatives of one result
+only the first has it.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class _Chain:
+    """Derivatives that were asked for one after the other.
+
+    Attributes:
+        spans: their calls of ``autograd.grad``, as numbers of backward passes.
+        fewest: from how many on they are too many to be meant.
+        begins: the event of the last backward pass or optimizer step before them.
+        verdict: how sure it is that they are too many.
+        keeper: what keeps their graphs, in words that end "...: ".
+        unless: on which condition they are needed.
+        remedy: what to do, and what comes of it.
+    """
+
+    spans: NDArray[np.int64]
+    fewest: int
+    begins: int
+    verdict: Verdict = Verdict.LIKELY
+    keeper: str = "the graph goes on from one step to the next"
+    unless: str = "unless one backward pass is to go through all these steps"
+    remedy: str = (
+        "detach what goes from one step to the next (positions, forces, energies: x = x.detach()): then"
+        " each step's graph goes with the step"
+    )
+
+
+def derivative_graphs(scene: Scene) -> Iterator[Finding]:
+    """What steps left that each asked ``autograd.grad`` for a derivative with its graph, of a state that
+    is not detached between them.
+    """
+    chain = _chain(scene)
+    if chain is None or len(chain.spans) < chain.fewest:
+        return
+    view, allocations, heap = scene.view, scene.device.allocations, scene.advice_heap
+    starts, ends = view.phases.span_start[chain.spans], view.phases.span_end[chain.spans]
+    rows = scene.advice_rows
+    is_other = np.isin(view.categories.category[rows], (Category.PARAMETERS, Category.WORKSPACE))
+    rows = rows[(allocations.born[rows] > chain.begins) & ~is_other & ~view.names.placed[rows]]
+    step = np.searchsorted(ends, allocations.born[rows], side="right")
+    rows, step = rows[step < len(ends)], step[step < len(ends)]
+    sizes = allocations.requested_bytes[rows]
+    size_bytes = int(sizes.sum())
+    is_computed = allocations.born[rows] < starts[step]
+    computed = np.bincount(step[is_computed], weights=sizes[is_computed], minlength=len(ends))
+    steps = int((computed > _LEAST_COMPUTED * size_bytes / len(ends)).sum())
+    if steps < chain.fewest or size_bytes < _LEAST_SHARE * heap.requested_bytes:
+        return
+    if given_up_since(scene, chain.begins) > _MOST_GIVEN_UP * size_bytes:
+        return
+    saved_bytes = size_bytes - int(np.bincount(step, weights=sizes).max())
+    yield Finding(
+        id="retained_graph",
+        verdict=chain.verdict,
+        title=f"{part_of_heap(size_bytes, heap)} are graphs of {steps} steps that asked"
+        f" torch.autograd.grad for a derivative: {chain.keeper}",
+        bytes=saved_bytes,
+        place=view.place_of_block(int(rows[is_computed][np.argmax(sizes[is_computed])])),
+        evidence=(
+            "with create_graph=True a derivative has a graph of its own, and keeps that of its step",
+        ),
+        fix=f"{chain.unless}, {chain.remedy} (about {format_size(saved_bytes)} less)",
+        extent=Extent(scene.advice_event, rows),
+    )
+
+
+def _chain(scene: Scene) -> _Chain | None:
+    """The derivatives since the last backward pass or optimizer step; None where as many are usual, or
+    training has yet to show how many.
+    """
+    begins, spans, cuts = _derivatives_since_training(scene)
+    weight_sizes = _weight_sizes(scene)
+    is_by_weights = [_asks_for(scene, span, weight_sizes) for span in spans.tolist()]
+    if len(_tasks(scene, spans)) > _FEWEST_TASKS and all(is_by_weights):
+        return _of_tasks(spans, begins)
+    if len(cuts):
+        return _beyond_usual(scene, spans, cuts)
+    may_train = _may_train(scene)
+    if len(weight_sizes) and not any(is_by_weights):
+        return _by_input(spans, begins, may_be_meant=may_train)
+    return None if may_train else _Chain(spans, _FEWEST, begins)
+
+
+def _by_input(spans: NDArray[np.int64], begins: int, *, may_be_meant: bool) -> _Chain:
+    """Derivatives by what a model is asked about: a sampler, an attack, a simulation.
+
+    Args:
+        may_be_meant: whether a first step of training may be to go through all of them.
+    """
+    return _Chain(
+        spans,
+        _FEWEST_BY_INPUT,
+        begins,
+        Verdict.POSSIBLE if may_be_meant else Verdict.LIKELY,
+        "create_graph=True has each step keep its graph, and the next builds on it",
+        "unless a loss is made of these derivatives, or one backward pass is to go through all these steps",
+        "leave create_graph=True out, and detach what goes from one step to the next (positions, forces,"
+        " energies: x = x.detach()): a sampler, an attack or a simulation needs only the numbers",
+    )
+
+
+def _of_tasks(spans: NDArray[np.int64], begins: int) -> _Chain:
+    """Inner steps of meta-learning, several tasks of them."""
+    return _Chain(
+        spans,
+        _FEWEST_TASKS,
+        begins,
+        Verdict.LIKELY,
+        "inner steps of several tasks, whose losses wait for one backward pass",
+        "if the tasks' losses are added up",
+        "call backward() on each task's loss, divided by their number, as soon as it is there, and step"
+        " after the last: the gradients are the same, and each task's graph goes with the task",
+    )
+
+
+def _beyond_usual(scene: Scene, spans: NDArray[np.int64], cuts: NDArray[np.int64]) -> _Chain | None:
+    """More derivatives than any backward pass so far went through."""
+    starts, begins = scene.view.phases.span_start, int(cuts.max())
+    derivatives = np.flatnonzero(_is_derivative(scene))
+    before = derivatives[starts[derivatives] < begins]
+    usual = np.bincount(np.searchsorted(cuts, starts[before]), minlength=1).max()
+    if len(spans) <= _TIMES_THE_USUAL * usual:
+        return None
+    if not usual:
+        return _Chain(spans, _FEWEST, begins)
+    return _Chain(
+        spans,
+        _FEWEST_BEYOND_TRAINING,
+        begins,
+        Verdict.LIKELY,
+        "something keeps them all, a running sum or a state that goes from one step to the next",
+        remedy="add up numbers (total += error.item()), and detach a state before the next step (x ="
+        " x.detach()): then each step's graph goes with the step",
+    )
+
+
+def _is_derivative(scene: Scene) -> NDArray[np.bool_]:
+    """One flag a backward pass: whether the program asked for a derivative."""
+    view = scene.view
+    return np.asarray(spans_with(view, DERIVATIVE_FRAME) & ~spans_with(view, BACKWARD_FRAME))
+
+
+def _derivatives_since_training(
+    scene: Scene,
+) -> tuple[int, NDArray[np.int64], NDArray[np.int64]]:
+    """The event of the last backward pass or optimizer step, -1 without one; the derivatives since that
+    are complete, as numbers of backward passes; and the events of all such passes and steps.
+    """
+    view, allocations = scene.view, scene.device.allocations
+    starts, ends = view.phases.span_start, view.phases.span_end
+    of_optimizer = allocations.born[view.phases.phase == Phase.OPTIMIZER]
+    cuts = np.sort(np.concatenate([starts[spans_with(view, BACKWARD_FRAME)], of_optimizer]))
+    cuts = cuts[cuts < scene.advice_event]
+    begins = int(cuts.max(initial=-1))
+    is_since = _is_derivative(scene) & (starts > begins) & (ends < scene.advice_event)
+    return begins, np.flatnonzero(is_since), cuts
+
+
+def _weight_sizes(scene: Scene) -> NDArray[np.int64]:
+    """The different sizes of the parameters; none where the recording does not name them."""
+    parameters = scene.view.names.of_kind(TensorKind.PARAMETER)
+    return np.unique(scene.device.allocations.requested_bytes[parameters])
+
+
+def _asks_for(scene: Scene, span: int, weight_sizes: NDArray[np.int64]) -> bool:
+    """Whether a derivative asked for gradients of weights: most of their sizes are among what it made."""
+    view, allocations = scene.view, scene.device.allocations
+    start, end = view.phases.span_start[span], view.phases.span_end[span]
+    is_during = (allocations.born >= start) & (allocations.born <= end)
+    is_made = np.isin(weight_sizes, allocations.requested_bytes[is_during])
+    return len(weight_sizes) > 0 and bool(2 * is_made.sum() > len(weight_sizes))
+
+
+def _tasks(scene: Scene, spans: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+    """The derivatives, apart where more was computed between two than between others; none where
+    that is not as often.
+    """
+    starts, ends = scene.view.phases.span_start[spans], scene.view.phases.span_end[spans]
+    pauses = starts[1:] - ends[:-1]
+    if not len(pauses):
+        return []
+    tasks = np.split(spans, np.flatnonzero(pauses > _LONGER * pauses.min()) + 1)
+    lengths = {len(task) for task in tasks[:-1]}
+    return tasks if len(lengths) == 1 and len(tasks[-1]) <= len(tasks[0]) else []
+
+
+def _may_train(scene: Scene) -> bool:
+    """Whether the program has an optimizer, as far as is known."""
+    table = scene.view.names.table
+    if table is None or optimizer_works(scene.trace, scene.view.phases):
+        return True
+    return bool((table.use == ParameterUse.STEPPED).any())
+
+
+def given_up_since(scene: Scene, event: int) -> int:
+    """The activations that backward passes since an event gave back: where they left the rest for
+    passes of their own (a pipeline's micro-batches in flight), about as much.
+    """
+    view, allocations = scene.view, scene.device.allocations
+    freed = allocations.free_requested
+    is_given_up = (freed > event) & (freed < scene.advice_event)
+    is_given_up &= view.categories.category == Category.ACTIVATIONS
+    rows = np.flatnonzero(is_given_up)
+    span = view.phases.span_at(freed[rows])
+    rows, span = rows[span >= 0], span[span >= 0]
+    is_older = allocations.born[rows] < view.phases.span_start[span]
+    return int(allocations.requested_bytes[rows[is_older]].sum())
