@@ -36,7 +36,7 @@ class ParameterUse(IntEnum):
     STEPPED = 1
     """An optimizer changes it."""
     UNSTEPPED = 2
-    """Gradients are computed for it, and no optimizer has it."""
+    """Gradients are computed for it, and no optimizer changes it."""
     FROZEN = 3
     """It requires no gradients."""
 

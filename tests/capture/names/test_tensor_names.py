@@ -677,6 +677,23 @@ def test_what_training_does_with_each_parameter() -> None:
     del optimizer
 
 
+@pytest.mark.parametrize(("rates", "use"), [((0.0, 0.1), "unstepped"), ((0.0, 0.0), "stepped")])
+def test_a_group_that_does_not_learn_beside_one_that_does(
+    rates: tuple[float, float], use: str
+) -> None:
+    """A warm-up begins with 0 in all groups."""
+    body, head = nn.Linear(16, 16), nn.Linear(16, 4)
+    groups = [
+        {"params": [*module.parameters()], "lr": rate}
+        for module, rate in zip((body, head), rates, strict=True)
+    ]
+    optimizer = torch.optim.SGD(groups, lr=0.1)
+    uses = {named.address: named.use for named in named_tensors(device_type="cpu")}
+    assert uses[body.weight.data_ptr()] == use
+    assert uses[head.weight.data_ptr()] == "stepped"
+    del optimizer
+
+
 def test_without_an_optimizer_nobody_knows_what_is_trained() -> None:
     model = nn.Linear(16, 16)
     (use,) = {

@@ -23,7 +23,7 @@ class ParameterUses:
     """The parameters that are alive at a moment, where the recording says what training does with them.
 
     Attributes:
-        unstepped_rows: the allocations of those that require gradients and that no optimizer has.
+        unstepped_rows: the allocations of those that require gradients and that no optimizer changes.
         unstepped_modules: the outermost modules all of whose parameters are such ones.
         stepped_modules: all modules that have a parameter of their own that an optimizer has.
     """
@@ -71,17 +71,17 @@ def outermost_modules(modules: Iterable[str], others: frozenset[str]) -> tuple[s
     """The outermost modules around these that hold none of the others."""
     around_others: set[str] = set()
     for path in others:
-        around_others.update(_upwards(path))
+        around_others.update(modules_around(path))
     outermost: dict[str, None] = {}
     for path in sorted(modules):
-        own = [outer for outer in _upwards(path) if outer not in around_others]
+        own = [outer for outer in modules_around(path) if outer not in around_others]
         if own:
             outermost[own[-1]] = None
     return tuple(outermost)
 
 
-def _upwards(path: str) -> list[str]:
-    """A module's path, and those of all around it."""
+def modules_around(path: str) -> list[str]:
+    """A module's path, and those of all around it, the innermost first."""
     paths = []
     while path:
         paths.append(path)

@@ -14,6 +14,7 @@ from vramlens.analyses.findings.failure_remedies import (
 )
 from vramlens.analyses.findings.faults.double_precision import double_precision
 from vramlens.analyses.findings.faults.kept.finished_models import finished_models
+from vramlens.analyses.findings.faults.kept.frozen_twins import frozen_twins
 from vramlens.analyses.findings.faults.kept.kept_by_calls import kept_by_calls
 from vramlens.analyses.findings.faults.kept.kept_from_start import kept_from_start
 from vramlens.analyses.findings.faults.kept.kept_in_store import kept_in_store
@@ -147,6 +148,7 @@ FROM_RECORDING: tuple[FindingRow[Scene], ...] = (
         saves_at_most=True,
         grows=True,
     ),
+    FindingRow(id="frozen_twins", find=frozen_twins, is_mended_in_code=True, saves_at_most=True),
     FindingRow(id="unused_cache", find=unused_cache, is_mended_in_code=True),
     FindingRow(
         id="concatenated_copy", find=concatenated_copy, is_mended_in_code=True, saves_at_most=True

@@ -59,7 +59,7 @@ class NamedTensor:
         address, bytes: of the storage.
         name, kind: see above.
         use: of a parameter, what training does with it: ``stepped`` (an optimizer has it), ``unstepped``
-            (it requires gradients, and no optimizer has it) or ``frozen``; "" where it is none, or
+            (it requires gradients, and no optimizer changes it) or ``frozen``; "" where it is none, or
             the program has no optimizer.
     """
 
@@ -324,8 +324,13 @@ class _NamesOfTensors:
 
 
 def _trained(optimizer: dict[str, Any]) -> list[Any]:
-    """The parameters of an optimizer, given by its attributes."""
+    """The parameters that an optimizer, given by its attributes, changes: not those of a group whose
+    learning rate is 0 where another's is not. (A warm-up begins with 0 in all groups.)
+    """
+    groups = [dict(items_of(group)) for group in list_elements(optimizer["param_groups"])]
+    rests = [type(group.get("lr")) in (int, float) and group["lr"] == 0 for group in groups]
     parameters = []
-    for group in list_elements(optimizer["param_groups"]):
-        parameters += list_elements(dict(items_of(group)).get("params"))
+    for group, is_at_rest in zip(groups, rests, strict=True):
+        if not is_at_rest or all(rests):
+            parameters += list_elements(group.get("params"))
     return parameters

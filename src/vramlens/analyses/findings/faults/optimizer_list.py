@@ -1,26 +1,45 @@
-"""Temporaries of an optimizer for all parameters at once: what its foreach form makes."""
+"""Temporaries of an optimizer for all parameters at once: what its foreach form makes, and lists that a
+program's own optimizer builds.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
 
+import numpy as np
+
 from vramlens.analyses.failure.first_step.optimizer_lists import rest_of_list, size_of_list
 from vramlens.analyses.finding import Finding
+from vramlens.analyses.findings.usage import part_of_heap
+from vramlens.analyses.memory.heap import LineBytes
 from vramlens.analyses.scene import Scene
+from vramlens.ground.allocator_sizes import block_size
 from vramlens.ground.verdict import Verdict
+from vramlens.trace import OutOfMemory, TensorKind
 from vramlens.units import format_size
 
 _FOREACH = re.compile(r"torch[/\\]optim[/\\](?P<file>\w+)\.py$")
 _FUSED = ("adam", "adamw", "sgd")
 """Modules of PyTorch's optimizers that have a fused form, which makes no such lists."""
+_LIST_OF_ALL = re.compile(r"^\w+\s*=\s*\[.+\sfor\s.+\]$")
+"""A list that one statement builds and that a local variable holds."""
+_FEWEST = 4
+"""Entries of a list: fewer have the sizes of parameters by chance."""
+_LEAST_SHARE = 0.1
+"""Of what is in use."""
 
 
 def optimizer_list(scene: Scene) -> Iterator[Finding]:
-    """The list of temporaries that was being made when the request failed."""
-    request = scene.ending_request
-    if request is None:
-        return
+    """The list of temporaries that was being made when the request failed; or the lists that the
+    program made itself, an entry for each parameter.
+    """
+    if scene.ending_request is not None:
+        yield from list(_foreach_list(scene, scene.ending_request)) or _own_lists(scene)
+
+
+def _foreach_list(scene: Scene, request: OutOfMemory) -> Iterator[Finding]:
+    """The list of an optimizer of PyTorch's."""
     innermost = scene.trace.stacks.of(request.stack)[:1]
     optimizer = _FOREACH.search(innermost[0].file) if innermost else None
     if optimizer is None or not innermost[0].function.startswith("_multi_tensor_"):
@@ -44,6 +63,41 @@ def optimizer_list(scene: Scene) -> Iterator[Finding]:
         ),
         fix=f"pass {form} to the optimizer{_without_foreach(form)}: it works without the list (up to"
         f" {format_size(list_bytes)} less in its step)",
+    )
+
+
+def _own_lists(scene: Scene) -> Iterator[Finding]:
+    """The lists that lines of the program made after the last backward pass, as large as all parameters."""
+    view, allocations = scene.view, scene.device.allocations
+    parameters = view.names.of_kind(TensorKind.PARAMETER)
+    sizes = set(map(block_size, allocations.requested_bytes[parameters].tolist()))
+    ends = view.phases.span_end[view.phases.span_end < scene.advice_event]
+    if len(parameters) < _FEWEST or not len(ends):
+        return
+    rows = scene.advice_rows[allocations.born[scene.advice_rows] >= ends.max()]
+    places = [view.place_of_block(row) for row in rows.tolist()]
+    lists: list[LineBytes] = []
+    for line in scene.advice_heap.by_line:
+        if not _LIST_OF_ALL.search(scene.source_of(line.place)):
+            continue
+        own_rows = rows[np.array([place == line.place for place in places], np.bool_)]
+        own_sizes = set(map(block_size, allocations.requested_bytes[own_rows].tolist()))
+        if _FEWEST <= len(own_rows) == line.allocations and own_sizes <= sizes:
+            lists.append(line)
+    size_bytes = sum(line.bytes for line in lists)
+    if not lists or size_bytes < _LEAST_SHARE * scene.advice_heap.requested_bytes:
+        return
+    yield Finding(
+        id="optimizer_list",
+        verdict=Verdict.LIKELY,
+        title=f"{part_of_heap(size_bytes, scene.advice_heap)} are lists that the step builds, with an entry"
+        " for each parameter, beside gradients and state",
+        bytes=size_bytes,
+        place=lists[0].place,
+        evidence=(f"one of them: {scene.source_of(lists[0].place)}",),
+        fix="go through the parameters one at a time: compute the update of one, apply it, and go on to the"
+        f" next (about {format_size(size_bytes)} less, and as much for each list still to come)",
+        recurs=True,
     )
 
 

@@ -1,4 +1,4 @@
-"""Parameters that no optimizer has and that are not frozen: autograd works for them in vain."""
+"""Parameters that no optimizer changes and that are not frozen: autograd works for them in vain."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from vramlens.analyses.attribution.categories import Category
 from vramlens.analyses.attribution.parameter_uses import ParameterUses, parameter_uses
-from vramlens.analyses.attribution.training import LEAST_KEPT_SHARE
+from vramlens.analyses.attribution.training import LEAST_KEPT_SHARE, pass_starts
 from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.findings.usage import part_of_heap
@@ -26,15 +26,15 @@ _PARTS_AT_ONCE = 2
 
 
 def unstepped_parameters(scene: Scene) -> Iterator[Finding]:
-    """What is in use for such parameters when memory runs out: their gradients, and the activations
-    for them.
+    """What is in use for such parameters when memory runs out: their gradients, the state of an
+    optimizer, and the activations for them.
     """
     if scene.ending_request is None:
         return
     uses = parameter_uses(scene.view, scene.advice_rows)
     if uses is None or not len(uses.unstepped_rows):
         return
-    rows = np.concatenate([_gradients(scene, uses), _activations(scene, uses)])
+    rows = np.concatenate([_of_optimizer(scene, uses), _activations(scene, uses)])
     sizes = scene.device.allocations.requested_bytes[rows]
     size_bytes = int(sizes.sum() - np.sort(sizes)[-_PARTS_AT_ONCE:].sum())
     if size_bytes <= 0:
@@ -45,31 +45,33 @@ def unstepped_parameters(scene: Scene) -> Iterator[Finding]:
     yield Finding(
         id="unstepped_parameters",
         verdict=Verdict.LIKELY,
-        title=f"{part_of_heap(size_bytes, scene.advice_heap)} are gradients and activations for"
-        " parameters that no optimizer has",
+        title=f"{part_of_heap(size_bytes, scene.advice_heap)} are gradients, state and activations for"
+        " parameters that no optimizer changes",
         bytes=size_bytes,
         place=scene.view.place_of_block(largest),
         evidence=(
             f"{format_size(int(parameter_sizes.sum()))} of parameters require gradients, and no"
-            f" optimizer has them: {_few(modules)}",
-            "leaving parameters out of the optimizer does not freeze them",
+            f" optimizer changes them: {_few(modules)}",
+            "leaving parameters out of the optimizer, or a learning rate of 0, does not freeze them",
         ),
         fix=f"unless their gradients are used, {_freeze(modules)} (about {format_size(size_bytes)} less)",
         extent=Extent(scene.advice_event, rows),
     )
 
 
-def _gradients(scene: Scene, uses: ParameterUses) -> NDArray[np.int64]:
-    """The gradients of these parameters that are alive."""
+def _of_optimizer(scene: Scene, uses: ParameterUses) -> NDArray[np.int64]:
+    """The gradients of these parameters that are alive, and what an optimizer keeps of them."""
     names = scene.view.names
-    of_unstepped = {f"grad[{names.name(row)}]" for row in uses.unstepped_rows.tolist()}
-    gradients = np.intersect1d(scene.advice_rows, names.of_kind(TensorKind.GRADIENT)).tolist()
-    return np.array([row for row in gradients if names.name(row) in of_unstepped], np.int64)
+    owners = tuple(f"[{names.name(row)}]" for row in uses.unstepped_rows.tolist())
+    of_training = names.of_kind(TensorKind.GRADIENT, TensorKind.OPTIMIZER_STATE)
+    rows = np.intersect1d(scene.advice_rows, of_training).tolist()
+    return np.array([row for row in rows if names.name(row).endswith(owners)], np.int64)
 
 
 def _activations(scene: Scene, uses: ParameterUses) -> NDArray[np.int64]:
-    """The activations of their modules that are alive; none where a module that is trained ran
-    before (its gradients go through them), or where no graph keeps them (an average, a teacher).
+    """The activations of their modules that are alive; none where no graph keeps them (an average, a
+    teacher). Where a module that is trained ran before, its gradients go through one pass of theirs; of
+    several the first is counted, which may be of the target.
     """
     view, allocations, modules = scene.view, scene.device.allocations, scene.view.modules
     is_unstepped = np.array([*map(uses.is_unstepped, modules.paths), False])
@@ -84,9 +86,13 @@ def _activations(scene: Scene, uses: ParameterUses) -> NDArray[np.int64]:
     ends = view.phases.span_end[view.phases.span_end < first]
     is_of_pass = modules.marked & (allocations.born >= ends.max(initial=0))
     is_before = is_of_pass & (allocations.born < first) & is_stepped[modules.module]
-    requests = int((is_of_pass & is_unstepped[modules.module]).sum())
-    has_graph = len(rows) >= LEAST_KEPT_SHARE * requests
-    return np.asarray(rows[:0] if is_before.any() or not has_graph else rows)
+    requested = np.flatnonzero(is_of_pass & is_unstepped[modules.module])
+    if len(rows) < LEAST_KEPT_SHARE * len(requested):
+        return rows[:0]
+    if not is_before.any():
+        return rows
+    second_pass = pass_starts(modules, requested)[1:2]
+    return np.asarray(rows[allocations.born[rows] < allocations.born[second_pass].max(initial=0)])
 
 
 def _freeze(modules: tuple[str, ...]) -> str:
