@@ -113,6 +113,12 @@ def test_a_small_vmap_is_not_what_memory_ran_out_for(tmp_path: Path) -> None:
     assert finding_of(run.fails("vmap of grad", 160, tmp_path), "vectorized_transform") is None
 
 
+def test_what_comes_after_a_vmap_is_not_inside_of_it(tmp_path: Path) -> None:
+    run = made()
+    run.asks("vmap of grad", 600)
+    assert finding_of(run.fails("compare", 600, tmp_path), "vectorized_transform") is None
+
+
 # Graphs
 
 

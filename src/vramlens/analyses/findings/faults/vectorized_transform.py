@@ -51,8 +51,10 @@ def vectorized_transform(scene: Scene) -> Iterator[Finding]:
     request, newest = scene.ending_request, _newest_with_line(scene)
     if request is None or newest is None:
         return
-    stack = int(scene.device.allocations.stack[newest])
-    transform = _outermost(scene.trace.stacks.of(stack))
+    stacks = scene.trace.stacks
+    has_line = request.stack != NO_STACK and stacks.user_frame[request.stack] >= 0
+    stack = request.stack if has_line else int(scene.device.allocations.stack[newest])
+    transform = _outermost(stacks.of(stack))
     if transform is None:
         return
     size_bytes = _made_inside(scene, transform) + request.size_bytes

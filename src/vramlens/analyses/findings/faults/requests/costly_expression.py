@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.findings.faults.requests.expression_uses import (
+    MUCH,
     ExpressionUse,
     use_of_expression,
 )
@@ -17,8 +18,6 @@ from vramlens.ground.place import Place
 from vramlens.ground.verdict import Verdict
 from vramlens.units import counted, format_size
 
-_LEAST_SHARE = 0.25
-"""Of what is in use, with the failed request: a smaller one failed for what was there already."""
 _FAR_LARGER = 2
 """Times the largest tensor that rows can be from."""
 _LONGEST = 60
@@ -36,7 +35,7 @@ def costly_expression(scene: Scene) -> Iterator[Finding]:
 def _failed_call(scene: Scene) -> Iterator[Finding]:
     """The expression that memory ran out in."""
     request, use = scene.ending_request, use_of_expression(scene.ending_expression)
-    if request is None or use is None or request.size_bytes < _LEAST_SHARE * scene.wanted_bytes:
+    if request is None or use is None or request.size_bytes < MUCH * scene.wanted_bytes:
         return
     place = scene.view.place_of_stack(request.stack)
     if use.if_larger and not _is_larger(scene, request.size_bytes, place):
@@ -67,7 +66,7 @@ def _kept_results(scene: Scene) -> Iterator[Finding]:
         return
     use, lines = max(lines_of.items(), key=lambda entry: _bytes_of(entry[1]))
     size_bytes = _bytes_of(lines)
-    if size_bytes < _LEAST_SHARE * heap.requested_bytes:
+    if size_bytes < use.least_share * heap.requested_bytes:
         return
     text = scene.source_of(lines[0].place)
     more = f" (and {counted(len(lines) - 1, 'line')} like it)" if len(lines) > 1 else ""

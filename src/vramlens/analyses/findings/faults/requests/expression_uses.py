@@ -5,6 +5,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+MUCH = 0.25
+"""Of what is in use, with the failed request: a smaller one failed for what was there already."""
+
 
 @dataclass(frozen=True, slots=True)
 class ExpressionUse:
@@ -18,6 +21,7 @@ class ExpressionUse:
         stays: whether what it makes is too much also where it is kept, not only at the moment it is made.
         if_larger: whether it is too much only where it is far larger than what it is made of: rows that
             an index picks once each are a batch.
+        least_share: of what is in use, from which on it is too much where it is kept.
     """
 
     call: re.Pattern[str]
@@ -26,13 +30,20 @@ class ExpressionUse:
     unless: re.Pattern[str] | None = None
     stays: bool = False
     if_larger: bool = False
+    least_share: float = MUCH
 
 
 def _of(
-    call: str, reading: str, fix: str, unless: str | None = None, *, stays: bool = False
+    call: str,
+    reading: str,
+    fix: str,
+    unless: str | None = None,
+    *,
+    stays: bool = False,
+    least_share: float = MUCH,
 ) -> ExpressionUse:
     pattern = None if unless is None else re.compile(unless)
-    return ExpressionUse(re.compile(call), reading, fix, pattern, stays)
+    return ExpressionUse(re.compile(call), reading, fix, pattern, stays, least_share=least_share)
 
 
 def _of_rows(call: str, reading: str, fix: str) -> ExpressionUse:
@@ -81,7 +92,18 @@ _USES = (
     _of(
         r"\binterpolate\(|\bresize\(|\.upsample\w*\(",
         "makes all samples at their new size at once",
-        "do it for one sample (or a few) at a time, and keep of each only what is used, such as its argmax",
+        "if a layer without neighbors follows (a 1x1 convolution, a linear layer), apply it before, to the"
+        " smaller maps; if only some of the result is used, such as its argmax, do it for one sample (or a few)"
+        " at a time, and keep only that",
+        stays=True,
+        least_share=0.5,  # a decoder that resizes its maps needs them
+    ),
+    _of(
+        r"\bdeepcopy\(",
+        "copies all weights on the GPU",
+        "if the copy is a reference beside adapters, leave it out: switch the adapters off while it is asked (PEFT:"
+        " disable_adapter()); if it is kept to be restored or averaged, keep its state_dict on the CPU",
+        stays=True,
     ),
     _of(
         r"\bstack\(.*\[[^\]]*:[^\]]*\].*\bfor\b",
@@ -116,16 +138,39 @@ _USES = (
         r"softmax|transpose",
     ),
     _of(
+        r"\blog_softmax\(|\blogsumexp\(",
+        "makes a number for each class of each row",
+        "make logits only where they count (with transformers, logits_to_keep=N for the last N positions), and"
+        " take the loss of a part of the rows at a time; to pick one class a row, F.cross_entropy(...,"
+        ' reduction="none") keeps one tensor less',
+    ),
+    _of(
         r"\b(?:linalg\.inv|inverse)\(",
         "makes the whole inverse",
         "solve for what is used of it: torch.linalg.solve, cholesky_solve",
     ),
     _of(
+        r"\btorch\.(?:zeros|full|empty)\(\s*\(?([\w.]+),\s*\1\b(?!\s*,\s*[\w.]+\s*[,)])",
+        "makes a square matrix whole, its zeros too",
+        "if most of it stays zero, as in an adjacency matrix, make it sparse: torch.sparse_coo_tensor(index,"
+        " values, size), or add over its entries with index_add_; else compute a part of the rows at a time",
+        r"device\s*=\s*[\"']cpu[\"']",
+    ),
+    _of(
         r"\btorch\.(?:zeros|ones|empty|full)\(",
         "is made whole on the GPU before it is filled",
         'make it on the CPU (device="cpu") and move each piece, and what is computed with it, there'
-        " (`.cpu()`), or make it as large as one piece needs",
+        " (`.cpu()`); or make it as large as one piece needs, or of a smaller type (torch.uint8 for pixels)",
         r"device\s*=\s*[\"']cpu[\"']",
+    ),
+    _of(
+        r"\btorch\.(?:cat|concat|hstack|vstack|stack)\(",
+        "copies what it puts together",
+        "if a product with a weight follows, split the weight: cat([a, b]) @ w is a @ w[:n] + b @ w[n:]; if a"
+        " sum over the columns follows, as in x @ x.T, add up those of the parts; else move the parts to the CPU"
+        " first, or write each into one tensor that is made beforehand",
+        stays=True,
+        least_share=0.4,  # layers of a network put maps together, too
     ),
     _of_rows(
         rf"^(?:{_ROWS})\s*\*|\*\s*(?:{_ROWS})$",
