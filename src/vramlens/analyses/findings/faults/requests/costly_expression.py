@@ -25,11 +25,11 @@ _LONGEST = 60
 
 
 def costly_expression(scene: Scene) -> Iterator[Finding]:
-    """The call that memory ran out in, if it asked for much at once and something else may do; else the
-    calls whose results are much of what is in use.
+    """The call that memory ran out in, if it asked for much at once and something else may do; or the
+    calls whose results are much of what is in use, where that is as much.
     """
-    failed_call = list(_failed_call(scene))
-    yield from failed_call or _kept_results(scene)
+    both = [*_kept_results(scene), *_failed_call(scene)]
+    yield from sorted(both, key=lambda finding: -(finding.bytes or 0))[:1]
 
 
 def _failed_call(scene: Scene) -> Iterator[Finding]:

@@ -100,7 +100,7 @@ _USES = (
     ),
     _of(
         r"\bdeepcopy\(",
-        "copies all weights on the GPU",
+        "copies all that it is given, on the GPU",
         "if the copy is a reference beside adapters, leave it out: switch the adapters off while it is asked (PEFT:"
         " disable_adapter()); if it is kept to be restored or averaged, keep its state_dict on the CPU",
         stays=True,
