@@ -688,6 +688,8 @@ def test_a_group_that_does_not_learn_beside_one_that_does(
         for module, rate in zip((body, head), rates, strict=True)
     ]
     optimizer = torch.optim.SGD(groups, lr=0.1)
+    for group in optimizer.param_groups:  # as a scheduler does whose warm-up begins
+        group["initial_lr"], group["lr"] = group["lr"], 0.0
     uses = {named.address: named.use for named in named_tensors(device_type="cpu")}
     assert uses[body.weight.data_ptr()] == use
     assert uses[head.weight.data_ptr()] == "stepped"

@@ -24,10 +24,13 @@ _MOST_MODULES = 3
 
 def eval_with_grad(scene: Scene) -> Iterator[Finding]:
     """What evaluation keeps for autograd without need: at the failure, else what the peak would
-    be lower by.
+    be lower by; or what training keeps in eval mode, where the program forgot to leave it.
     """
     evaluation = scene.evaluation
     if evaluation is None:
+        return
+    if scene.failed_event is not None and _is_training(scene.view, evaluation):
+        yield _training_in_eval_mode(scene, evaluation, scene.failed_event)
         return
     failed_event = scene.failed_event
     curve = scene.device.requested_curve
@@ -61,6 +64,41 @@ def eval_with_grad(scene: Scene) -> Iterator[Finding]:
             int(evaluation.kept_bytes.argmax()) if failed_event is None else failed_event,
             evaluation.rows,
         ),
+    )
+
+
+def _is_training(view: Attribution, evaluation: Evaluation) -> bool:
+    """Whether the pass is one of training: the line that calls the model trained it before, and
+    evaluation without gradients has just ended.
+    """
+    frame = _calling_frame(view, evaluation.rows)
+    if evaluation.ended or frame is None:
+        return False
+    allocations, modules, stacks = view.device.allocations, view.modules, view.trace.stacks
+    first = int(allocations.born[evaluation.rows].min())
+    before = np.flatnonzero(modules.marked & (allocations.born < first))
+    if not len(before) or not modules.without_grad[before[-1]]:
+        return False
+    of_line = np.searchsorted(stacks.starts, np.flatnonzero(stacks.frames == frame), "right") - 1
+    own = before[np.isin(allocations.stack[before], of_line)]
+    return bool((view.phases.span_at(allocations.free_requested[own]) >= 0).any())
+
+
+def _training_in_eval_mode(scene: Scene, evaluation: Evaluation, event: int) -> Finding:
+    size_bytes = evaluation.kept_at(event)
+    return Finding(
+        id="eval_with_grad",
+        verdict=Verdict.LIKELY,
+        title="The model is still in eval mode where it is trained: this line's passes had backward passes"
+        " before the evaluation",
+        bytes=size_bytes,
+        place=_caller(scene.view, evaluation.rows),
+        evidence=(
+            "in eval mode dropout is off, and so is the gradient checkpointing of a library",
+        ),
+        fix="call model.train() before training goes on: gradient checkpointing, where it is on, saves"
+        f" much of {format_size(size_bytes)}",
+        extent=Extent(event, evaluation.rows),
     )
 
 
@@ -100,7 +138,13 @@ def _outermost_modules(view: Attribution, rows: NDArray[np.int64]) -> str:
 
 
 def _caller(view: Attribution, rows: NDArray[np.int64]) -> Place | None:
-    """The user's line that calls the model: the first one outside of its outermost module, where
+    """The user's line that calls the model."""
+    frame = _calling_frame(view, rows)
+    return None if frame is None else view.place(frame)
+
+
+def _calling_frame(view: Attribution, rows: NDArray[np.int64]) -> int | None:
+    """The user's frame that calls the model: the first one outside of its outermost module, where
     most bytes are.
     """
     stacks, allocations = view.trace.stacks, view.device.allocations
@@ -121,4 +165,4 @@ def _caller(view: Attribution, rows: NDArray[np.int64]) -> Place | None:
             by_frame[int(user_frames[0])] += size
     if not by_frame:
         return None
-    return view.place(max(by_frame, key=lambda frame: by_frame[frame]))
+    return max(by_frame, key=lambda frame: by_frame[frame])

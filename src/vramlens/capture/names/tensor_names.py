@@ -325,10 +325,12 @@ class _NamesOfTensors:
 
 def _trained(optimizer: dict[str, Any]) -> list[Any]:
     """The parameters that an optimizer, given by its attributes, changes: not those of a group whose
-    learning rate is 0 where another's is not. (A warm-up begins with 0 in all groups.)
+    learning rate is 0 where another's is not. A scheduler keeps the rate that it began with; without one
+    a warm-up begins with 0 in all groups.
     """
     groups = [dict(items_of(group)) for group in list_elements(optimizer["param_groups"])]
-    rests = [type(group.get("lr")) in (int, float) and group["lr"] == 0 for group in groups]
+    rates = [group.get("initial_lr", group.get("lr")) for group in groups]
+    rests = [type(rate) in (int, float) and rate == 0 for rate in rates]
     parameters = []
     for group, is_at_rest in zip(groups, rests, strict=True):
         if not is_at_rest or all(rests):

@@ -83,6 +83,8 @@ def _kept_results(scene: Scene) -> Iterator[Finding]:
 
 
 def _is_too_much(scene: Scene, use: ExpressionUse, line: LineBytes) -> bool:
+    if use.for_graph and line.category != "activations":
+        return False
     one_bytes = _bytes_of([line]) // line.allocations
     return not use.if_larger or _is_larger(scene, one_bytes, line.place)
 

@@ -19,6 +19,7 @@ class ExpressionUse:
         fix: what to do instead, and on which condition.
         unless: what in the same expression says that this is done already.
         stays: whether what it makes is too much also where it is kept, not only at the moment it is made.
+        for_graph: whether only what a graph keeps is meant: a result that the program keeps is another's.
         if_larger: whether it is too much only where it is far larger than what it is made of: rows that
             an index picks once each are a batch.
         least_share: of what is in use, from which on it is too much where it is kept.
@@ -31,6 +32,7 @@ class ExpressionUse:
     stays: bool = False
     if_larger: bool = False
     least_share: float = MUCH
+    for_graph: bool = False
 
 
 def _of(
@@ -41,9 +43,12 @@ def _of(
     *,
     stays: bool = False,
     least_share: float = MUCH,
+    for_graph: bool = False,
 ) -> ExpressionUse:
     pattern = None if unless is None else re.compile(unless)
-    return ExpressionUse(re.compile(call), reading, fix, pattern, stays, least_share=least_share)
+    return ExpressionUse(
+        re.compile(call), reading, fix, pattern, stays, least_share=least_share, for_graph=for_graph
+    )
 
 
 def _of_rows(call: str, reading: str, fix: str) -> ExpressionUse:
@@ -97,6 +102,7 @@ _USES = (
         " at a time, and keep only that",
         stays=True,
         least_share=0.5,  # a decoder that resizes its maps needs them
+        for_graph=True,
     ),
     _of(
         r"\bdeepcopy\(",
@@ -129,6 +135,7 @@ _USES = (
         "makes the difference of each pair in every column",
         "for distances call torch.cdist, which makes one number a pair; if only some pairs are used (those of"
         " a diagonal), compute these; or take a part of the rows at a time",
+        stays=True,
     ),
     _of(
         r"@\s*[\w.]+(?:\[[^\]]*\])?\.(?:t\(\)|T\b)",
