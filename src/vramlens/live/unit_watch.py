@@ -139,19 +139,12 @@ class UnitWatch:
         if self.steps < self._next:
             return
         self._next *= 2
-        if self._is_too_early or (will_see_all and self._has_looked_once):
+        if will_see_all or self._is_too_early:
             return
         if self._ration.left > 0 and self._watch.may_have_grown:
             began = thread_time()
             self._keep()
             self._ration.spent += thread_time() - began
-
-    @property
-    def _has_looked_once(self) -> bool:
-        """Whether no look on the way is worth its time, since the last will see all: but for what is
-        emptied before that, which takes one.
-        """
-        return self._latest is not None or self.steps < _SECOND_OF_QUICK
 
     @property
     def _is_too_early(self) -> bool:
