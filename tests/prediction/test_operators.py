@@ -117,6 +117,17 @@ with run.going():
     print("notes_of_products", len(run.mode.runner.notes))
     run.mode.runner.notes.clear()
 
+    side, copied = torch.cuda.Stream(), torch.ones(1000, device="cuda")
+    copied.record_stream(torch.cuda.current_stream())
+    print("own_stream", len(run.log.used_aside))
+    copied.record_stream(side)
+    copied.to("cpu", non_blocking=True)
+    waits = [len(run.log.waited_at)]
+    for wait in (copied.sum().item, copied.cpu, torch.cuda.synchronize, side.synchronize):
+        wait()
+        waits.append(len(run.log.waited_at))
+    print("other_stream", len(run.log.used_aside), [wait - waits[0] for wait in waits])
+
     print("hidden", isinstance(x, torch._subclasses.FakeTensor))
     older = set(run.log.bounds)
     layers = torch.nn.LayerNorm(256), torch.nn.GELU(), torch.nn.Linear(256, 64), torch.nn.ReLU()
@@ -300,6 +311,11 @@ def test_a_sparse_matrix_times_a_dense_one(said: dict[str, str]) -> None:
     assert said["sparse_product"] == "100 True True"
     assert said["sparse_product_backward"] == "140"
     assert said["notes_of_products"] == "1"
+
+
+def test_what_another_stream_used_is_noted_and_when_the_host_waits(said: dict[str, str]) -> None:
+    assert said["own_stream"] == "0"
+    assert said["other_stream"] == "1 [0, 1, 2, 3, 4]"
 
 
 def test_libraries_do_not_take_shapes_for_a_trace(said: dict[str, str]) -> None:

@@ -365,6 +365,7 @@ class OperatorRunner:
         return bool(math.prod(args[0]) * dtype.itemsize > most_bytes)
 
     def _item(self, operator: Operator, args: Any, kwargs: Any) -> Any:
+        self.log.note_wait()
         return self._values.number(args[0])
 
     def _to_copy(self, operator: Operator, args: Any, kwargs: Any) -> Any:
@@ -387,13 +388,15 @@ class OperatorRunner:
             )
         dtype, layout = kwargs.get("dtype"), kwargs.get("memory_format")
         content = self._values.of(source)
+        is_asynchronous = bool(kwargs.get("non_blocking"))
+        if not is_asynchronous:
+            self.log.note_wait()
         if target.type == "cpu":
             lies_apart = not (_is_dense(source) or source.is_contiguous())
             self.log.scratch(source.nbytes if lies_apart else 0)
             return self._read_back(source, content, dtype, layout)
         stand_in = self.stand_in(source, torch.device("cuda", 0), dtype, layout)
         self._note([stand_in])
-        is_asynchronous = bool(kwargs.get("non_blocking"))
         self.log.scratch(_bytes_beside_copy(source, stand_in, non_blocking=is_asynchronous))
         if content is not None and self._values.is_worth(stand_in):
             self._values.set(stand_in, content.to(stand_in.dtype, copy=True))
@@ -415,6 +418,8 @@ class OperatorRunner:
             self._origins.written([target])
             forget_share(target)
         elif isinstance(source, self.fake_tensor):
+            if not any(args[2:]) and not kwargs.get("non_blocking"):
+                self.log.note_wait()
             content = self._values.of(source)
             if content is not None:
                 target.copy_(content)
