@@ -221,3 +221,23 @@ def test_ranges_are_not_simply_wide(rows: dict[str, Any]) -> None:
     widths = [width(row) for row in rows.values()]
     assert mean(widths) < 0.19
     assert median(widths) < 0.13
+
+
+def test_a_stack_that_was_seen_is_numbered_without_its_lines(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stacks = request_log.RequestStacks()
+    asked: list[Any] = []
+    by_lines = stacks._number_of_lines
+    monkeypatch.setattr(stacks, "_number_of_lines", lambda at: asked.append(at) or by_lines(at))
+
+    def request() -> int:
+        return stacks.number()
+
+    numbers = [request() for _ in range(3)]
+    other = request()
+    assert len(set(numbers)) == 1
+    assert other != numbers[0]
+    assert len(asked) == 2
+    lines = [stacks.stacks[number][0]["line"] for number in (numbers[0], other)]
+    assert lines[1] == lines[0] + 1

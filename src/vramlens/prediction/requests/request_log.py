@@ -381,11 +381,34 @@ class RequestStacks:
         self.driver: CodeType | None = None
         self.hook: CodeType | None = None
         self._numbers: dict[tuple[tuple[CodeType, int], ...], int] = {(): NO_STACK}
+        self._number_of_positions: dict[tuple[int, ...], int] = {}
         self.stacks: list[list[dict[str, Any]]] = [[]]
 
     def number(self) -> int:
-        """The number of the stack that runs now; autograd's own thread has none, as on a GPU."""
-        frame: FrameType | None = sys._getframe(2)
+        """The number of the stack that runs now; autograd's own thread has none, as on a GPU.
+
+        Code and position of each frame tell stacks that were seen before: to ask for a frame's line
+        takes longer than all else.
+        """
+        innermost: FrameType = sys._getframe(2)
+        frame: FrameType | None = innermost
+        positions: list[int] = []
+        while frame is not None and len(positions) < 2 * _MOST_FRAMES:
+            code = frame.f_code
+            if code is self.driver:
+                positions.append(id(self.hook))
+                break
+            positions += id(code), frame.f_lasti  # places keep the code alive
+            frame = frame.f_back
+        key = tuple(positions)
+        number = self._number_of_positions.get(key)
+        if number is None:
+            number = self._number_of_positions[key] = self._number_of_lines(innermost)
+        return number
+
+    def _number_of_lines(self, innermost: FrameType) -> int:
+        """The number of the stack that a frame ends."""
+        frame: FrameType | None = innermost
         places: list[tuple[CodeType, int]] = []
         while frame is not None and len(places) < _MOST_FRAMES:
             if frame.f_code is self.driver:

@@ -242,7 +242,7 @@ class OperatorRunner:
         if remembered is not None:
             return remembered[0]
         try:
-            output = self._shapes_of_pytorch(operator, args, kwargs)
+            output = self._shapes_of_pytorch(operator, args, kwargs, is_new=call is not None)
             if call is not None:
                 self._remembered.remember(call, operator, (args, kwargs), tensors, output)
             return output
@@ -265,10 +265,16 @@ class OperatorRunner:
         self.notes[f"{operator.name}: what its kernel allocates beside its results"] = None
         return tree_map_only(torch.Tensor, lambda value: self.stand_in(value, device), results)
 
-    def _shapes_of_pytorch(self, operator: Operator, args: Any, kwargs: Any) -> Any:
-        """What PyTorch says. Its cache keeps the arguments as a key: storages would never be freed."""
+    def _shapes_of_pytorch(
+        self, operator: Operator, args: Any, kwargs: Any, *, is_new: bool
+    ) -> Any:
+        """What PyTorch says. Its cache keeps the arguments as a key: storages would never be freed.
+
+        Args:
+            is_new: whether the answer will be remembered here: its cache would not be asked again.
+        """
         was_enabled = self.fake_mode.cache_enabled
-        if any(isinstance(value, torch.UntypedStorage) for value in args):
+        if is_new or any(isinstance(value, torch.UntypedStorage) for value in args):
             self.fake_mode.cache_enabled = False
         try:
             with self.fake_mode:
