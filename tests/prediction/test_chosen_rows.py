@@ -47,6 +47,17 @@ PROGRAM = textwrap.dedent("""
         said["dropped"] = rows[~keep].shape[0]
         keep[:5] = True
         said["written"] = rows[keep].shape[0]
+
+        x, y = torch.meshgrid(torch.arange(60.0), torch.arange(60.0), indexing="ij")
+        points = torch.stack([x.flatten(), y.flatten()], 1).cuda()
+        corners = torch.rand(18, 2, device="cuda") * 30
+        corners[0] = 0.0
+        inside = ((points[:, None] > corners) & (points[:, None] < corners + 9)).all(-1)
+        areas = torch.full((18,), 81.0, device="cuda").expand_as(inside)  # 3600 x 18 numbers
+        smallest, box = torch.where(inside, areas, torch.full_like(areas, 1e9)).min(1)
+        said["inside"] = [points[smallest < 1e9].shape[0], corners[box[smallest < 1e9]].shape[0]]
+        layer = torch.nn.Linear(2, 18).cuda()
+        said["layer"] = points[layer(points).max(1).values > 0].shape[0]
     print(json.dumps(said))
 """)
 
@@ -76,3 +87,13 @@ def test_many_random_numbers_keep_their_share(said: Any) -> None:
     assert 0 < abs(count - 1_500_000) < 5 * 612  # as many as are drawn, with their deviation
     assert said["dropped"] == 2_000_000 - count
     assert said["written"] == 2_000_000
+
+
+def test_points_within_boxes_are_counted_where_both_are_known(said: Any) -> None:
+    count, chosen = said["inside"]
+    assert 64 < count < 18 * 81  # of 3,600: the boxes are 9 x 9, and some lie over others
+    assert chosen == count
+
+
+def test_what_a_network_says_of_known_points_is_not_known(said: Any) -> None:
+    assert said["layer"] == 3600

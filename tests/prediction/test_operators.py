@@ -105,6 +105,29 @@ with run.going():
         print(name, rows, len(run.mode.runner.notes))
     run.mode.runner.notes.clear()
 
+    places = torch.stack([torch.arange(1 << 20) % 16384, torch.arange(1 << 20) // 64]).cuda()
+    edges = torch.sparse_coo_tensor(places, torch.ones(1 << 20, device="cuda"), (16384, 16384))
+    edges = edges.coalesce()  # indices of 16 MiB, values of 4
+    nodes = torch.randn(16384, 512, device="cuda", requires_grad=True)  # 32 MiB
+    size, sums = most_of(lambda: torch.sparse.mm(edges, nodes))
+    print("sparse_product", round(size), sums.shape == nodes.shape, edges._nnz() == edges.t()._nnz())
+    gradient = torch.ones_like(sums)
+    print("sparse_product_backward",
+          round(most_of(lambda: torch.autograd.grad(sums, nodes, gradient))[0]))
+    print("notes_of_products", len(run.mode.runner.notes))
+    run.mode.runner.notes.clear()
+
+    side, copied = torch.cuda.Stream(), torch.ones(1000, device="cuda")
+    copied.record_stream(torch.cuda.current_stream())
+    print("own_stream", len(run.log.used_aside))
+    copied.record_stream(side)
+    copied.to("cpu", non_blocking=True)
+    waits = [len(run.log.waited_at)]
+    for wait in (copied.sum().item, copied.cpu, torch.cuda.synchronize, side.synchronize):
+        wait()
+        waits.append(len(run.log.waited_at))
+    print("other_stream", len(run.log.used_aside), [wait - waits[0] for wait in waits])
+
     print("hidden", isinstance(x, torch._subclasses.FakeTensor))
     older = set(run.log.bounds)
     layers = torch.nn.LayerNorm(256), torch.nn.GELU(), torch.nn.Linear(256, 64), torch.nn.ReLU()
@@ -278,6 +301,21 @@ def test_bags_know_their_indices(said: dict[str, str]) -> None:
 def test_sparse_gradients_of_unknown_indices_are_noted(said: dict[str, str]) -> None:
     assert said["SGD"] == "300 0"
     assert said["Adagrad"] == "300 1"
+
+
+def test_a_sparse_matrix_times_a_dense_one(said: dict[str, str]) -> None:
+    """Zeros, the product twice, and indices of 32 bits; its gradient is that of the transposed
+    matrix, copied and sorted, whose indices stay as unique as they were. ``gat_scatter`` on an
+    H200 held as much.
+    """
+    assert said["sparse_product"] == "100 True True"
+    assert said["sparse_product_backward"] == "140"
+    assert said["notes_of_products"] == "1"
+
+
+def test_what_another_stream_used_is_noted_and_when_the_host_waits(said: dict[str, str]) -> None:
+    assert said["own_stream"] == "0"
+    assert said["other_stream"] == "1 [0, 1, 2, 3, 4]"
 
 
 def test_libraries_do_not_take_shapes_for_a_trace(said: dict[str, str]) -> None:

@@ -61,6 +61,29 @@ def test_frees_come_later_but_never_first_and_never_after_the_cache_is_emptied(
     assert any(list(history.kinds) != log.kinds for history in histories)
 
 
+def test_what_another_stream_used_may_come_free_only_when_the_host_waits(log: RequestLog) -> None:
+    first = log.allocate(64 * MIB)
+    log.used_aside.add(first)
+    log.free(first)
+    second = log.allocate(64 * MIB)
+    log.note_wait()
+    log.free(second)
+    third = log.allocate(128 * MIB)
+    log.free(third)
+    served = serve(log, "", "2.11", card_bytes=1 << 40, limits=(200 * MIB,))
+    assert served.peaks["reserved_bytes"] == 192 * MIB
+    assert served.high_bytes == 256 * MIB  # the second cannot have the first one's block
+    assert served.within[200 * MIB].lives  # a full card waits for the other stream
+
+
+def test_what_one_stream_used_comes_free_at_once(log: RequestLog) -> None:
+    first = log.allocate(64 * MIB)
+    log.free(first)
+    log.free(log.allocate(64 * MIB))
+    served = serve(log, "", "2.11", card_bytes=1 << 40)
+    assert served.high_bytes == 64 * MIB
+
+
 def draw(log: RequestLog, *sizes: int) -> None:
     """One drawn request after the other, freed before the next, each beside one that is not."""
     for size in sizes:
@@ -198,3 +221,23 @@ def test_ranges_are_not_simply_wide(rows: dict[str, Any]) -> None:
     widths = [width(row) for row in rows.values()]
     assert mean(widths) < 0.19
     assert median(widths) < 0.13
+
+
+def test_a_stack_that_was_seen_is_numbered_without_its_lines(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stacks = request_log.RequestStacks()
+    asked: list[Any] = []
+    by_lines = stacks._number_of_lines
+    monkeypatch.setattr(stacks, "_number_of_lines", lambda at: asked.append(at) or by_lines(at))
+
+    def request() -> int:
+        return stacks.number()
+
+    numbers = [request() for _ in range(3)]
+    other = request()
+    assert len(set(numbers)) == 1
+    assert other != numbers[0]
+    assert len(asked) == 2
+    lines = [stacks.stacks[number][0]["line"] for number in (numbers[0], other)]
+    assert lines[1] == lines[0] + 1

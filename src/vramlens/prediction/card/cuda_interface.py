@@ -49,7 +49,7 @@ def behave_as(card: Card, runner: OperatorRunner, devices: int) -> None:
         None
     )  # it would make a tensor on a GPU that is not there
     hide_shapes(torch)
-    _put_device(torch, card, devices)
+    _put_device(torch, card, devices, runner)
     _put_streams(torch, runner)
     _put_random_state(torch)
     _put_memory_figures(torch, card, runner)
@@ -81,7 +81,11 @@ def _constant(value: Any) -> Any:
     return lambda *args, **kwargs: value
 
 
-def _put_device(torch: Any, card: Card, devices: int) -> None:
+def _waits(runner: OperatorRunner) -> Any:
+    return lambda *args, **kwargs: runner.log.note_wait()
+
+
+def _put_device(torch: Any, card: Card, devices: int, runner: OperatorRunner) -> None:
     properties = types.SimpleNamespace(
         name=card.name,
         major=card.capability[0],
@@ -109,7 +113,7 @@ def _put_device(torch: Any, card: Card, devices: int) -> None:
         device_count=_constant(devices),
         current_device=_constant(0),
         set_device=_constant(None),
-        synchronize=_constant(None),
+        synchronize=_waits(runner),
         get_device_name=_constant(card.name),
         get_device_capability=_constant(card.capability),
         get_device_properties=_constant(properties),
@@ -129,7 +133,7 @@ def _put_device(torch: Any, card: Card, devices: int) -> None:
         is_available=_constant(True),
         device_count=_constant(devices),
         current_device_index=_constant(0),
-        synchronize=_constant(None),
+        synchronize=_waits(runner),
         set_device_index=_constant(None),
     )
     if torch.version.cuda is None:
@@ -165,7 +169,7 @@ def _put_streams(torch: Any, runner: OperatorRunner) -> None:
             streams.append(self)
 
         def synchronize(self) -> None:
-            """Nothing runs."""
+            runner.log.note_wait()
 
         def query(self) -> bool:
             return True
@@ -209,7 +213,7 @@ def _put_streams(torch: Any, runner: OperatorRunner) -> None:
             """Nothing runs."""
 
         def synchronize(self) -> None:
-            """Nothing runs."""
+            runner.log.note_wait()
 
         def query(self) -> bool:
             return True
@@ -244,7 +248,9 @@ def _put_streams(torch: Any, runner: OperatorRunner) -> None:
         default_stream=_constant(default),
         set_stream=_use,
     )
-    torch.Tensor.record_stream = _constant(None)
+    torch.Tensor.record_stream = lambda tensor, stream: runner.log.note_use(
+        tensor, stream.stream_id
+    )
     torch._C._cuda_getCurrentRawStream = _constant(0)  # which a build without CUDA lacks
     _put(torch.accelerator, current_stream=lambda device=None: current[0], set_stream=_use)
 

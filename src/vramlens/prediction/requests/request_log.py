@@ -25,7 +25,8 @@ NO_STACK = 0
 _LEAST_BYTES = 1
 _PART = "vramlens_guessed_part"
 
-ALLOCATE, FREE, EMPTY_CACHE = range(3)
+ALLOCATE, FREE, EMPTY_CACHE, COMPLETE = range(4)
+"""What happens. A block that is freed is complete at once, unless an event of its own says when."""
 _LAST_NODE = (1 << 63) - 1
 """Nodes that only add to a gradient have the largest number that there is."""
 _OF_ROWS = ("sizes", "streams", "stacks", "marks", "nodes_made", "nodes_run")
@@ -56,7 +57,7 @@ class RequestLog:
     """Requests by row, and what happened in order.
 
     Attributes:
-        events: ALLOCATE, FREE or EMPTY_CACHE with the row that it is about, in order; each is added
+        events: ALLOCATE, FREE, EMPTY_CACHE or COMPLETE with the row that it is about, in order; each is added
             at once, as a tensor may go between any two steps of this code, and in another thread.
         sizes, streams, stacks, marks: of each row: bytes requested, its stream, the numbers of its
             stack and module.
@@ -67,6 +68,8 @@ class RequestLog:
             guessed, and how many times it may be at most.
         bounds: rows whose size is not sure, with the least and the most bytes.
         undecided: what was requested only because a made-up number decided so.
+        used_aside: rows that another stream than their own used, too.
+        waited_at: how many events there were whenever the host waited for the card.
         drawn_at: the rows before which it was drawn how many random numbers are below a limit.
         nodes_made: of each row, how many nodes of autograd's graph this thread had made before.
         nodes_run: of each row, the number of the node whose backward asked for it; -1 for none.
@@ -87,6 +90,8 @@ class RequestLog:
         self.guessed: dict[int, tuple[int, int]] = {}
         self.bounds: dict[int, tuple[int, int]] = {}
         self.undecided = Undecided()
+        self.used_aside: set[int] = set()
+        self.waited_at: list[int] = []
         self.drawn_at: list[int] = []
         self.nodes_made: list[int] = []
         self.nodes_run: list[int] = []
@@ -238,6 +243,16 @@ class RequestLog:
         later.bounds = {number_of[row]: bounds for row, bounds in self.bounds.items()}
         return later
 
+    def note_use(self, tensor: Any, stream: int) -> None:
+        """Notes that a stream uses a tensor."""
+        row = self.row_of(tensor)
+        if row is not None and stream != self.streams[row]:
+            self.used_aside.add(row)
+
+    def note_wait(self) -> None:
+        """Notes that the host waits until the card has done what it was given."""
+        self.waited_at.append(len(self.events))
+
     def note_draw(self) -> None:
         """Notes that it is drawn how many random numbers are below a limit."""
         self.drawn_at.append(len(self.sizes))
@@ -313,6 +328,8 @@ class RequestLog:
         self.guessed.clear()
         self.bounds.clear()
         self.undecided = Undecided()
+        self.used_aside.clear()
+        self.waited_at.clear()
         self.drawn_at.clear()
         self.fused_from.clear()
         self.written_by_fusion.clear()
@@ -325,6 +342,8 @@ class RequestLog:
             setattr(copy, name, list(getattr(self, name)))
         copy.bounds = dict(self.bounds)
         copy.undecided = self.undecided
+        copy.used_aside = set(self.used_aside)
+        copy.waited_at = list(self.waited_at)
         copy.drawn_at = list(self.drawn_at)
         copy.fused_from = dict(self.fused_from)
         copy.written_by_fusion = dict(self.written_by_fusion)
@@ -362,11 +381,34 @@ class RequestStacks:
         self.driver: CodeType | None = None
         self.hook: CodeType | None = None
         self._numbers: dict[tuple[tuple[CodeType, int], ...], int] = {(): NO_STACK}
+        self._number_of_positions: dict[tuple[int, ...], int] = {}
         self.stacks: list[list[dict[str, Any]]] = [[]]
 
     def number(self) -> int:
-        """The number of the stack that runs now; autograd's own thread has none, as on a GPU."""
-        frame: FrameType | None = sys._getframe(2)
+        """The number of the stack that runs now; autograd's own thread has none, as on a GPU.
+
+        Code and position of each frame tell stacks that were seen before: to ask for a frame's line
+        takes longer than all else.
+        """
+        innermost: FrameType = sys._getframe(2)
+        frame: FrameType | None = innermost
+        positions: list[int] = []
+        while frame is not None and len(positions) < 2 * _MOST_FRAMES:
+            code = frame.f_code
+            if code is self.driver:
+                positions.append(id(self.hook))
+                break
+            positions += id(code), frame.f_lasti  # places keep the code alive
+            frame = frame.f_back
+        key = tuple(positions)
+        number = self._number_of_positions.get(key)
+        if number is None:
+            number = self._number_of_positions[key] = self._number_of_lines(innermost)
+        return number
+
+    def _number_of_lines(self, innermost: FrameType) -> int:
+        """The number of the stack that a frame ends."""
+        frame: FrameType | None = innermost
         places: list[tuple[CodeType, int]] = []
         while frame is not None and len(places) < _MOST_FRAMES:
             if frame.f_code is self.driver:

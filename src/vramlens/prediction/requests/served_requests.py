@@ -17,9 +17,11 @@ from vramlens._native import Replay
 from vramlens.errors import InputError
 from vramlens.ground.allocator_sizes import SMALL_SEGMENT
 from vramlens.prediction.requests.compiled_requests import as_compiled
+from vramlens.prediction.requests.late_completions import with_late_completions
 from vramlens.prediction.requests.other_draws import with_other_draws
 from vramlens.prediction.requests.request_log import (
     ALLOCATE,
+    COMPLETE,
     EMPTY_CACHE,
     FIRST_POOL,
     FREE,
@@ -165,6 +167,7 @@ def _others(eager: RequestLog, log: RequestLog) -> Iterator[RequestLog]:
         yield _at_their_least(eager).without_undecided()
     yield from with_other_draws(eager)
     yield from with_skipped_step(log)
+    yield from with_late_completions(log)
     yield from with_shifted_frees(log)
 
 
@@ -256,18 +259,21 @@ def _run(replay: Replay, native: dict[str, Any], order: int) -> dict[str, Any]:
 
 
 def columns_of(log: RequestLog) -> tuple[dict[str, NDArray[Any]], NDArray[np.int64]]:
-    """The requests as a recording without segments has them: a free is two events."""
+    """The requests as a recording without segments has them: a free is two events, the second at
+    once unless the log says when.
+    """
     sizes = np.array(log.sizes, np.uint64)
     rounded = (sizes + np.uint64(511)) // np.uint64(512) * np.uint64(512)
     row_address = np.uint64(_FIRST_ADDRESS) + np.concatenate(
         ([np.uint64(0)], np.cumsum(rounded)[:-1])
     ).astype(np.uint64)
     kinds, rows = np.array(log.kinds, np.int64), np.array(log.rows, np.int64)
-    row_freed = (kinds != ALLOCATE) & (kinds != EMPTY_CACHE)
-    count = np.where(row_freed, 2, 1)
+    row_freed = kinds == FREE
+    completed_at_once = row_freed & ~np.isin(rows, rows[kinds == COMPLETE])
+    count = np.where(completed_at_once, 2, 1)
     source = np.repeat(np.arange(len(kinds)), count)
-    is_second = np.zeros(len(source), bool)
-    is_second[np.cumsum(count)[row_freed] - 1] = True
+    is_second = kinds[source] == COMPLETE
+    is_second[np.cumsum(count)[completed_at_once] - 1] = True
     action = np.select(
         [kinds[source] == ALLOCATE, kinds[source] == EMPTY_CACHE, is_second],
         [Action.ALLOC, Action.SEGMENT_FREE, Action.FREE_COMPLETED],

@@ -32,6 +32,8 @@ else:
 _MOST_INTEGER_BYTES = 32 << 20
 _MOST_FLOAT_BYTES = {True: 4 << 20, False: 64 << 10}
 """By whether they lie in one line, as what indices are made of; others may be a network's."""
+_MOST_DATA_BYTES = 1 << 20
+"""Of numbers that no gradient goes through: they are no network's, whatever their dimensions."""
 _FEW_NUMBERS = 64
 _DRAWS = {"aten.rand", "aten.rand_like", "aten.bernoulli", "aten.poisson", "aten.binomial"}
 """Of which masks, counts and choices are made."""
@@ -246,7 +248,10 @@ class KnownValues:
         if name in _DRAWS:
             return bool(first.nbytes <= _MOST_FLOAT_BYTES[True])
         is_large = first.is_floating_point() and first.numel() > _FEW_NUMBERS and first.dim() != 1
-        return all(map(self.is_worth, outputs)) and (bool(tensors) or not is_large)
+        is_data = not any(tensor.requires_grad for tensor in tensors)
+        most_bytes = _MOST_DATA_BYTES if is_data else 0
+        are_worth = all(self.is_worth(output) or output.nbytes <= most_bytes for output in outputs)
+        return are_worth and (bool(tensors) or not is_large)
 
     def _are_known(self, tensors: list[Any]) -> bool:
         return all(map(self.is_known, tensors))

@@ -242,7 +242,7 @@ class OperatorRunner:
         if remembered is not None:
             return remembered[0]
         try:
-            output = self._shapes_of_pytorch(operator, args, kwargs)
+            output = self._shapes_of_pytorch(operator, args, kwargs, is_new=call is not None)
             if call is not None:
                 self._remembered.remember(call, operator, (args, kwargs), tensors, output)
             return output
@@ -265,10 +265,16 @@ class OperatorRunner:
         self.notes[f"{operator.name}: what its kernel allocates beside its results"] = None
         return tree_map_only(torch.Tensor, lambda value: self.stand_in(value, device), results)
 
-    def _shapes_of_pytorch(self, operator: Operator, args: Any, kwargs: Any) -> Any:
-        """What PyTorch says. Its cache keeps the arguments as a key: storages would never be freed."""
+    def _shapes_of_pytorch(
+        self, operator: Operator, args: Any, kwargs: Any, *, is_new: bool
+    ) -> Any:
+        """What PyTorch says. Its cache keeps the arguments as a key: storages would never be freed.
+
+        Args:
+            is_new: whether the answer will be remembered here: its cache would not be asked again.
+        """
         was_enabled = self.fake_mode.cache_enabled
-        if any(isinstance(value, torch.UntypedStorage) for value in args):
+        if is_new or any(isinstance(value, torch.UntypedStorage) for value in args):
             self.fake_mode.cache_enabled = False
         try:
             with self.fake_mode:
@@ -365,6 +371,7 @@ class OperatorRunner:
         return bool(math.prod(args[0]) * dtype.itemsize > most_bytes)
 
     def _item(self, operator: Operator, args: Any, kwargs: Any) -> Any:
+        self.log.note_wait()
         return self._values.number(args[0])
 
     def _to_copy(self, operator: Operator, args: Any, kwargs: Any) -> Any:
@@ -387,13 +394,15 @@ class OperatorRunner:
             )
         dtype, layout = kwargs.get("dtype"), kwargs.get("memory_format")
         content = self._values.of(source)
+        is_asynchronous = bool(kwargs.get("non_blocking"))
+        if not is_asynchronous:
+            self.log.note_wait()
         if target.type == "cpu":
             lies_apart = not (_is_dense(source) or source.is_contiguous())
             self.log.scratch(source.nbytes if lies_apart else 0)
             return self._read_back(source, content, dtype, layout)
         stand_in = self.stand_in(source, torch.device("cuda", 0), dtype, layout)
         self._note([stand_in])
-        is_asynchronous = bool(kwargs.get("non_blocking"))
         self.log.scratch(_bytes_beside_copy(source, stand_in, non_blocking=is_asynchronous))
         if content is not None and self._values.is_worth(stand_in):
             self._values.set(stand_in, content.to(stand_in.dtype, copy=True))
@@ -415,6 +424,8 @@ class OperatorRunner:
             self._origins.written([target])
             forget_share(target)
         elif isinstance(source, self.fake_tensor):
+            if not any(args[2:]) and not kwargs.get("non_blocking"):
+                self.log.note_wait()
             content = self._values.of(source)
             if content is not None:
                 target.copy_(content)

@@ -1,4 +1,5 @@
-"""Sparse gradients, of embeddings: what summing rows of equal indices and a sparse optimizer hold.
+"""Sparse tensors: gradients of embeddings, matrices, and what summing rows of equal indices and a
+sparse optimizer hold.
 
 PyTorch's own shapes of sparse tensors lose their rows when one is cloned. The requests are those of
 aten/src/ATen/native/sparse/cuda/SparseCUDATensor.cu (``_coalesce_sparse_cuda``) and
@@ -9,12 +10,19 @@ H200 shows each of them.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from vramlens.prediction.kernels.kernel_requests import is_called_by_autograd
 from vramlens.prediction.requests.request_log import RequestLog
 from vramlens.prediction.tensors.known_values import KnownValues
 from vramlens.prediction.tensors.operator_schema import Operator
+from vramlens.prediction.tensors.sparse_products import (
+    SUMMED,
+    WORKSPACE,
+    factors_of,
+    summed_product,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -23,7 +31,7 @@ else:
 
 UNKNOWN_ROWS = "sparse gradients: rows whose indices are not known are taken as all different"
 ACCUMULATED = "sparse gradients that are accumulated over several backwards: the rows of each"
-_INDICES = "vramlens_indices"
+_INDICES, _IS_UNIQUE = "vramlens_indices", "vramlens_is_unique"
 _INDEX_BYTES = 8
 _MAKERS = {"aten._sparse_coo_tensor_with_dims_and_tensors", "aten._embedding_bag_backward"}
 _MEAN = 1  # EmbeddingBagMode
@@ -41,7 +49,7 @@ class SparseGradients:
     ) -> None:
         self._log, self._values, self._fake_mode = log, values, fake_mode
         self.notes = notes
-        self._results = {
+        self._results: dict[str, Callable[[Any], Any]] = {
             "aten._sparse_coo_tensor_with_dims_and_tensors": self._made,
             "aten._embedding_bag_backward": self._of_bags,
             "aten.clone": self._cloned,
@@ -49,6 +57,9 @@ class SparseGradients:
             "aten.add_": self._added_in_place,
             "aten._coalesce": self._coalesced,
             "aten.sparse_mask": self._masked,
+            "aten.t": self._transposed,
+            "aten.mm": partial(self._product, "aten.mm"),
+            **{name: partial(self._product, name) for name in SUMMED},
         }
 
     def result(self, operator: Operator, args: Any, tensors: list[Any]) -> Any | None:
@@ -181,11 +192,10 @@ class SparseGradients:
         """One row for each index: sorted by a copy of the indices, with two more beside it."""
         source = args[0]
         rows = int(source._nnz())
+        is_unique = bool(source.__dict__.get(_IS_UNIQUE))
         distinct = self._distinct(source)
         remaining = rows if distinct is None else int(distinct.shape[1])
-        with self._fake_mode:
-            flat = source._indices().new_empty((rows,))
-        self._log.note(flat)
+        flat = self._flat_indices(source)
         positions = [self._log.allocate(rows * _INDEX_BYTES) for _ in range(2)]
         self._log.scratch(2 * rows * _INDEX_BYTES)  # a merge sort's copies of keys and positions
         with self._fake_mode:
@@ -197,14 +207,60 @@ class SparseGradients:
         self._log.note(indices)
         for row in positions:
             self._log.free(row)
-        if distinct is None:
+        if distinct is not None:
+            self._values.set(indices, distinct)
+        elif not is_unique:
             self.notes[UNKNOWN_ROWS] = None
             self._log.hangs_on_guess(values, rows, 1)
-        else:
-            self._values.set(indices, distinct)
         return self._sparse(
             source.sparse_dim(), source.dense_dim(), source.size(), indices, values, is_unique=True
         )
+
+    def _flat_indices(self, source: Any) -> Any:
+        """One number for each index, made of those of several dimensions: each is multiplied first,
+        then they are summed (flatten_indices in aten/src/ATen/native/SparseTensorUtils.cpp).
+        """
+        rows = int(source._nnz())
+        with self._fake_mode:
+            flat = source._indices().new_empty((rows,))
+        multiplied = None
+        if source.sparse_dim() > 1:
+            multiplied = self._log.allocate(source.sparse_dim() * rows * _INDEX_BYTES)
+        self._log.note(flat)
+        if multiplied is not None:
+            self._log.free(multiplied)
+        return flat
+
+    def _transposed(self, args: Any) -> Any:
+        """A matrix of copies, whose two rows of indices change places (sparse_transpose_ in
+        aten/src/ATen/native/TensorShape.cpp): no longer in order, but as unique as they were.
+        """
+        source = args[0]
+        indices, values = source._indices().clone(), source._values().clone()
+        self._log.scratch(int(source._nnz()) * _INDEX_BYTES)
+        shape = tuple(reversed(source.size()))
+        transposed = self._sparse(2, source.dense_dim(), shape, indices, values)
+        setattr(transposed, _IS_UNIQUE, source.is_coalesced() or source.__dict__.get(_IS_UNIQUE))
+        content = source.__dict__.get(_INDICES)
+        if content is not None:
+            setattr(transposed, _INDICES, content.flip(0))
+        return transposed
+
+    def _product(self, name: str, args: Any) -> Any | None:
+        """A sparse matrix times a dense one; without a matrix that it is added to, to zeros."""
+        factors = factors_of(name, args)
+        if factors is None:
+            return None
+        matrix, dense = factors
+        self.notes[WORKSPACE] = None
+        size = int(matrix.shape[0]) * int(dense.shape[1]) * dense.element_size()
+        zeros = None if name in SUMMED else self._log.allocate(size)
+        if not matrix.is_coalesced():
+            matrix = self._coalesced((matrix,))
+        product = summed_product(matrix, dense, self._fake_mode, self._log)
+        if zeros is not None:
+            self._log.free(zeros)
+        return product
 
     def _distinct(self, source: Any) -> Any | None:
         """The distinct indices; None where they are not known."""
