@@ -35,6 +35,8 @@ class LineUse:
             last.
         kept_bytes: of those alive at the device's peak, what lived for a whole step or longer; 0 in a
             summary that is older than that question.
+        main_bytes: the size of those that hold most of it at the device's peak; 0 where nothing of it is
+            alive then, or the summary is older than that question.
     """
 
     place: Place | None
@@ -49,6 +51,7 @@ class LineUse:
     sizes: int
     static: bool
     kept_bytes: int = 0
+    main_bytes: int = 0
 
     @property
     def mean_bytes(self) -> float:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from vramlens.ranks.excess.batches import leveled
 from vramlens.ranks.excess.causes import LARGER_PART, SAME_SHARE, STAY
 from vramlens.ranks.excess.line_excess import LineExcess
+from vramlens.ranks.excess.reasons.wider_numbers import words_of_wider
 from vramlens.ranks.peers.usual import Usual
 from vramlens.ranks.rank_summary import LineUse, RankSummary
 from vramlens.units import KIB, format_size
@@ -37,9 +38,11 @@ def are_of_kept_part(larger: Sequence[LineExcess], rank: RankSummary, usual: Usu
 def words_of_larger(
     cause: str, larger: Sequence[LineExcess], rank: RankSummary, usual: Usual
 ) -> list[str]:
-    """One sentence on larger tensors: of batches what levels them, of a part what shows it."""
+    """Sentences on larger tensors: of batches what levels them, of others what shows that they are none."""
     if cause == LARGER_PART:
         return [_why_no_batch(larger, rank, usual)]
+    if cause == "wider_numbers":
+        return words_of_wider(larger, rank, usual)
     return leveled(larger, rank, usual) if cause == "uneven_batch" else []
 
 
