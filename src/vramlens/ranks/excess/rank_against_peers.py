@@ -49,9 +49,8 @@ from vramlens.ranks.excess.line_excess import (
 from vramlens.ranks.excess.lone_frames import lone_frame, lone_places_of_leaks
 from vramlens.ranks.excess.main_cause import OF_BATCHES, main_cause, sure_causes
 from vramlens.ranks.excess.own_work import (
-    are_of_other_work,
-    difference_of_other_work,
     difference_of_own_work,
+    differences_of_other_work,
     lines_of_own_work,
 )
 from vramlens.ranks.excess.reasons.larger_part import words_of_larger
@@ -223,8 +222,9 @@ class RankAgainstPeers:
             if not echoes_stray(excesses, self.strays)
         }
         cause = main_cause(own, self.more)
-        if cause in ("uneven_batch", LARGER_PART) and are_of_other_work(own[cause], self.rank):
-            return [difference_of_other_work(self.rank, own[cause])]
+        other_work = differences_of_other_work(cause, own, self.rank, self.usual)
+        if other_work:
+            return other_work
         is_worth_it = not left if cause is None else self._is_worth_it(cause, left[cause])
         if not is_worth_it:
             return []
