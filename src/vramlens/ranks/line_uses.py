@@ -34,6 +34,7 @@ def line_uses(view: Attribution) -> tuple[LineUse, ...]:
     at_peak = view.device.allocations.alive_after(peak_event)
     at_peak_bytes = lines.bytes_of(at_peak)
     kept_bytes = lines.bytes_of(_kept_for_a_step(view, at_peak))
+    main_sizes = lines.main_sizes(at_peak)
     static = _static_allocations(view)
     peak_bytes = lines.peak_bytes()
     is_static = lines.bytes_of(static) * 2 >= peak_bytes
@@ -60,6 +61,7 @@ def line_uses(view: Attribution) -> tuple[LineUse, ...]:
             sizes=int(sizes[i]),
             static=bool(is_static[i]),
             kept_bytes=int(kept_bytes[i]),
+            main_bytes=int(main_sizes[i]),
         )
         for i in largest.tolist()
     )
@@ -165,6 +167,21 @@ class _Lines:
         is_new = np.ones(len(lines), np.bool_)
         is_new[1:] = (lines[1:] != lines[:-1]) | (sizes[1:] != sizes[:-1])
         return np.bincount(lines[is_new], minlength=self.count)
+
+    def main_sizes(self, rows: NDArray[np.intp]) -> NDArray[np.int64]:
+        """The size of which most bytes of each line are, of some allocations; 0 where it has none."""
+        line, size = self.line[rows], self.sizes[rows]
+        order = np.lexsort((size, line))
+        line, size = line[order], size[order]
+        is_first = np.ones(len(line), np.bool_)
+        is_first[1:] = (line[1:] != line[:-1]) | (size[1:] != size[:-1])
+        firsts = np.flatnonzero(is_first)
+        sums = np.add.reduceat(size, firsts) if len(firsts) else size
+        # Of several assignments to one line, the last stays: the most bytes.
+        ascending = firsts[np.argsort(sums, kind="stable")]
+        main_sizes = np.zeros(self.count, np.int64)
+        main_sizes[line[ascending]] = size[ascending]
+        return main_sizes
 
     def main_kind(
         self, kind: NDArray[np.integer], rows: NDArray[np.integer] | slice = slice(None)

@@ -35,6 +35,8 @@ class LineUse:
             last.
         kept_bytes: of those alive at the device's peak, what lived for a whole step or longer; 0 in a
             summary that is older than that question.
+        main_bytes: the size of those that hold most of it at the device's peak; 0 where nothing of it is
+            alive then, or the summary is older than that question.
     """
 
     place: Place | None
@@ -49,6 +51,7 @@ class LineUse:
     sizes: int
     static: bool
     kept_bytes: int = 0
+    main_bytes: int = 0
 
     @property
     def mean_bytes(self) -> float:
@@ -99,7 +102,8 @@ class Stray:
 @dataclass(frozen=True, slots=True)
 class RankGrowth:
     """Memory that grows with every step: a leak's verdict, line, bytes per step and so far, steps,
-    and what to do.
+    what to do, and the lines that asked for it, the largest first (() in a summary that is older than
+    that question).
     """
 
     verdict: Verdict
@@ -108,14 +112,20 @@ class RankGrowth:
     bytes: int
     steps: int
     fix: str | None
+    lines: tuple[Place, ...] = ()
+
+    @property
+    def places(self) -> frozenset[Place | None]:
+        """The line at which it is told, and those that asked for it."""
+        return frozenset((self.place, *self.lines))
 
     def leaked_bytes(self, at_peak_bytes: int, most_bytes: int, recorded_steps: int) -> int:
         """What leaked until the peak, or in all where most of it came after the peak: the first and
         the last step leak as well, and are not judged.
 
         Args:
-            at_peak_bytes: what the line holds at the peak, beside what peers without a leak hold.
-            most_bytes: the same at the line's own highest moment.
+            at_peak_bytes: what its lines hold at the peak, beside what peers without a leak hold.
+            most_bytes: the same at each line's own highest moment.
             recorded_steps: how many steps there are.
         """
         of_all_steps = self.bytes_per_step * recorded_steps

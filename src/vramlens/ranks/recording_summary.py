@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vramlens.analyses.attribution.attribution import Attribution, attribute
+from vramlens.analyses.finding import Place
 from vramlens.analyses.leaks.growth import leaks_of
 from vramlens.analyses.leaks.outside_pytorch import context_bytes
 from vramlens.analyses.leaks.recorded_leak import RecordedLeak
@@ -20,6 +23,7 @@ from vramlens.ranks.rank_summary import Launch, RankFailure, RankGrowth, RankSum
 from vramlens.trace import NO_STACK, DeviceTrace, Meta, Trace
 
 _MOST_STEPS = 4096
+_MOST_LEAKING_LINES = 8
 _FEWEST_TIMED_STEPS = 4
 _LONGEST_COMMAND, _LONGEST_CONF = 500, 1000
 _KINDS_OF_THIS_PROCESS = ("pytorch_", "this_process", "nccl")
@@ -132,7 +136,7 @@ def _with_memory(summary: RankSummary, view: Attribution) -> RankSummary:
         step_us=_step_us(view),
         lines=line_uses(view),
         frames=frame_uses(view),
-        leaks=tuple(_growth(leak) for leak in leaks_of(view)),
+        leaks=tuple(_growth(view, leak) for leak in leaks_of(view)),
         avoidable=tuple(avoidable_uses(view)),
         parameters=parameter_groups(view.trace.names, device.device, len(view.steps)),
         recomputed_bytes=_recomputed_bytes(view),
@@ -147,7 +151,7 @@ def _recomputed_bytes(view: Attribution) -> int:
     return int(allocations.requested_bytes[recomputes].sum())
 
 
-def _growth(leak: RecordedLeak) -> RankGrowth:
+def _growth(view: Attribution, leak: RecordedLeak) -> RankGrowth:
     return RankGrowth(
         verdict=leak.verdict,
         place=leak.place,
@@ -155,7 +159,19 @@ def _growth(leak: RecordedLeak) -> RankGrowth:
         bytes=leak.bytes,
         steps=leak.steps,
         fix=leak.advice,
+        lines=() if leak.rows is None else _lines_of(view, leak.rows),
     )
+
+
+def _lines_of(view: Attribution, rows: NDArray[np.int64]) -> tuple[Place, ...]:
+    """The lines that asked for some allocations, those with the most bytes first."""
+    line_bytes = Counter[Place]()
+    sizes = view.device.allocations.requested_bytes[rows].tolist()
+    for row, size in zip(rows.tolist(), sizes, strict=True):
+        place = view.place_of_block(row)
+        if place is not None:
+            line_bytes[place] += size
+    return tuple(place for place, _ in line_bytes.most_common(_MOST_LEAKING_LINES))
 
 
 def _step_peaks(view: Attribution) -> tuple[int, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -48,16 +48,15 @@ def _largest_leaks(rank: RankSummary) -> dict[Place | None, RankGrowth]:
     for leak in ordered:
         if leak.verdict != Verdict.NOT_A_PROBLEM and leak.bytes > 0:
             largest.setdefault(leak.place, leak)
-    at_peak, most = Counter[Place | None](), Counter[Place | None]()
-    for line in rank.lines if largest else ():
-        if line.place in largest:
-            at_peak[line.place] += line.at_peak_bytes
-            most[line.place] += line.peak_bytes
-    steps = len(rank.step_peaks)
-    return {
-        place: replace(leak, bytes=leak.leaked_bytes(at_peak[place], most[place], steps))
-        for place, leak in largest.items()
-    }
+    return {place: _with_all_bytes(leak, rank) for place, leak in largest.items()}
+
+
+def _with_all_bytes(leak: RankGrowth, rank: RankSummary) -> RankGrowth:
+    """A leak with what its lines hold."""
+    lines = [line for line in rank.lines if line.place in leak.places]
+    at_peak = sum(line.at_peak_bytes for line in lines)
+    most = sum(line.peak_bytes for line in lines)
+    return replace(leak, bytes=leak.leaked_bytes(at_peak, most, len(rank.step_peaks)))
 
 
 def _median_bytes(leaks: Sequence[RankGrowth]) -> int:

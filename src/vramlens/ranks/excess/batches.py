@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from vramlens.ranks.excess.causes import SAME_SHARE, is_built_once
+from vramlens.ranks.excess.causes import is_built_once
 from vramlens.ranks.excess.line_excess import LineExcess, bytes_of, growth_of
+from vramlens.ranks.excess.reasons.wider_numbers import are_twice_as_wide
 from vramlens.ranks.peers.usual import Usual
 from vramlens.ranks.rank_summary import LineUse, RankSummary
 from vramlens.units import format_size
 
 _LEAST = 0.1
 """Batches are larger where lines with this share of what comes and goes are."""
-_TWICE = (1.98, 2.02)
-"""Numbers of 32 instead of 16 bits: nothing is larger than twice, and most is so exactly."""
-_MOST = 2 / 3
 _MOST_UNITS, _NEAR = 16, 0.03
 """Units of a part that one more makes larger; and by how much tokens are apart that were dealt evenly."""
 _LEAST_PART = 0.25
@@ -22,7 +20,6 @@ _LEAST_PART = 0.25
 IF_BALANCED = "if balanced"
 _LITTLE = 0.05
 """Of a rank's batch, that would go to others: to level the batches would change next to nothing."""
-_LEAST_EQUAL_BYTES = 1 << 16
 
 
 def cause_of_larger(larger: Sequence[LineExcess], rank: RankSummary, usual: Usual) -> str:
@@ -41,42 +38,14 @@ def cause_of_larger(larger: Sequence[LineExcess], rank: RankSummary, usual: Usua
     all_bytes = _usual_bytes(weighty)
     larger_bytes = sum(peer.peak_bytes for line, peer in weighty if line in growing)
     if larger_bytes >= _LEAST * all_bytes > 0:
-        return "wider_numbers" if _are_twice_as_wide(larger, activations) else "uneven_batch"
+        return "wider_numbers" if are_twice_as_wide(larger, rank, usual) else "uneven_batch"
     is_passing = all(excess.line.category in ("temporaries", "workspace") for excess in larger)
     return "workspaces" if larger and is_passing else "unknown"
-
-
-def _are_twice_as_wide(
-    larger: Sequence[LineExcess], activations: Sequence[tuple[LineUse, LineUse]]
-) -> bool:
-    """True if most is exactly twice as large, and nothing larger than that, while a forward pass
-    asks for some of the same size: a batch would scale these, too.
-    """
-    ratios = [
-        (_growth(excess.line, excess.usual), excess.bytes)
-        for excess in larger
-        if excess.usual is not None
-    ]
-    twice_bytes = sum(size for ratio, size in ratios if _TWICE[0] <= ratio <= _TWICE[1])
-    is_twice = 0 < _MOST * bytes_of(larger) <= twice_bytes
-    if not is_twice or max(ratio for ratio, _ in ratios) > _TWICE[1]:
-        return False
-    return any(
-        line.phase == "forward"
-        and line.peak_bytes >= _LEAST_EQUAL_BYTES
-        and abs(_growth(line, peer) - 1) <= SAME_SHARE
-        for line, peer in activations
-    )
 
 
 def _usual_bytes(pairs: Sequence[tuple[LineUse, LineUse]]) -> int:
     """What peers hold of some lines, each as the rank and as they use it."""
     return sum(peer.peak_bytes for _, peer in pairs)
-
-
-def _growth(line: LineUse, peer: LineUse) -> float:
-    """How many times as large as a peer's an allocation of a line is."""
-    return line.mean_bytes / max(1.0, peer.mean_bytes)
 
 
 def are_all_larger(experts: Sequence[LineExcess], larger: Sequence[LineExcess]) -> bool:

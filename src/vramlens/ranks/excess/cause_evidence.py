@@ -19,7 +19,7 @@ from vramlens.ranks.excess.causes import (
     may_be_table,
 )
 from vramlens.ranks.excess.line_excess import LineExcess, bytes_of
-from vramlens.ranks.excess.reasons.larger_part import are_of_kept_part
+from vramlens.ranks.excess.reasons.larger_part import are_of_part
 from vramlens.ranks.peers.usual import Usual
 from vramlens.ranks.rank_difference import RankDifference
 from vramlens.ranks.rank_summary import LineUse, RankSummary
@@ -48,7 +48,7 @@ def with_evidence(
         by_cause[other_cause] += by_cause.pop("pipeline_stage")
     larger = by_cause.pop("uneven_batch", [])
     cause = cause_of_larger(larger, rank, usual)
-    is_part = cause == "uneven_batch" and are_of_kept_part(larger, rank, usual)
+    is_part = cause == "uneven_batch" and are_of_part(larger, rank, usual)
     by_cause[LARGER_PART if is_part else cause] += larger
     if not any(may_be_table(excess.line) for excess in by_cause["embedding_shard"]):
         larger = by_cause.pop("embedding_shard")

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
+
 from vramlens.analyses.finding import Place
 from vramlens.ground.verdict import Verdict
 from vramlens.ranks.excess.causes import cause_of
-from vramlens.ranks.excess.line_excess import bytes_of, more_at_peak
+from vramlens.ranks.excess.line_excess import LineExcess, bytes_of, more_at_peak
 from vramlens.ranks.excess.lone_frames import is_of_lone_lines
 from vramlens.ranks.excess.rank_against_peers import RankAgainstPeers
 from vramlens.ranks.rank_difference import LEAST_BYTES, LEAST_SHARE, RankDifference
 from vramlens.ranks.rank_summary import LineUse, RankGrowth
+from vramlens.units import format_size
 
+_MOST_TOLD, _LARGE_PART = 3, 0.05
+"""Lines of one leak, that are told; and what each holds of it."""
 _MANY_STEPS = 100
 """That left something behind: what fills is full by then."""
 
@@ -63,7 +69,10 @@ def _is_common(beside: RankAgainstPeers, leak: RankGrowth) -> bool:
 
 def _difference(beside: RankAgainstPeers, leak: RankGrowth) -> RankDifference:
     cause = "rank0_gather" if _is_gathered(beside, leak) else "leak"
-    leaked_bytes = _leaked_bytes(beside, leak)
+    excesses = [beside.excess(line) for line in beside.rank.lines if line.place in leak.places]
+    leaked_bytes = leak.leaked_bytes(
+        more_at_peak(excesses), bytes_of(excesses), len(beside.rank.step_peaks)
+    )
     return beside.difference(
         cause,
         leak.verdict if leak.verdict.is_sure else Verdict.LIKELY,
@@ -71,17 +80,24 @@ def _difference(beside: RankAgainstPeers, leak: RankGrowth) -> RankDifference:
         place=leak.place,
         evidence=[
             f"{leak.words(len(beside.rank.step_peaks))}; no peer grows there",
+            *_words_of_lines(excesses, leaked_bytes),
             beside.part_of_peak(leaked_bytes),
         ],
         fix=leak.fix if cause == "leak" else None,
     )
 
 
-def _leaked_bytes(beside: RankAgainstPeers, leak: RankGrowth) -> int:
-    """What leaked, by what its line holds more."""
-    excesses = list(map(beside.excess, _lines_of(beside, leak)))
-    steps = len(beside.rank.step_peaks)
-    return leak.leaked_bytes(more_at_peak(excesses), bytes_of(excesses), steps)
+def _words_of_lines(excesses: Sequence[LineExcess], leaked_bytes: int) -> list[str]:
+    """The lines of which a leak is, the largest first, where it is of several; one phrase a line."""
+    line_bytes = Counter[Place | None]()
+    for excess in excesses:
+        line_bytes[excess.line.place] += excess.at_peak_bytes
+    large = [
+        f"+{format_size(size)} at {place}"
+        for place, size in line_bytes.most_common(_MOST_TOLD)
+        if size >= _LARGE_PART * leaked_bytes
+    ]
+    return large if len(large) > 1 else []
 
 
 def _is_gathered(beside: RankAgainstPeers, leak: RankGrowth) -> bool:

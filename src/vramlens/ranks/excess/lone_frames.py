@@ -4,8 +4,9 @@ where the lines that hold the memory are lines of the model, which all have.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
 
+from vramlens.analyses.finding import Place
 from vramlens.ranks.excess.causes import only_grows
 from vramlens.ranks.peers.usual import Usual
 from vramlens.ranks.rank_summary import FrameUse, RankGrowth, RankSummary
@@ -47,6 +48,17 @@ def is_of_lone_lines(leak: RankGrowth, rank: RankSummary, usual: Usual) -> bool:
     growing = (line for line in rank.lines if line.place is not None and only_grows(line))
     alone_bytes = sum(line.at_peak_bytes for line in growing if usual.line(line) is None)
     return alone_bytes >= _NEARLY_ALL * leak.bytes
+
+
+def lone_places_of_leaks(
+    places: Set[Place | None], rank: RankSummary, usual: Usual
+) -> Set[Place | None]:
+    """The lines at which leaks are told, and the others of theirs that no peer has: they are told with
+    them. What peers have, too, may hold more for another reason as well.
+    """
+    lines = {place for leak in rank.leaks if leak.place in places for place in leak.places}
+    shared = {line.place for line in rank.lines if usual.line(line) is not None}
+    return places | (lines - shared)
 
 
 def _works_elsewhere(rank: RankSummary, usual: Usual, least_bytes: float) -> bool:

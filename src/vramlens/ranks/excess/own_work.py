@@ -9,9 +9,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 
 from vramlens.ground.verdict import Verdict
-from vramlens.ranks.excess.causes import BESIDE_TRAINING, SAME_SHARE, outlives_steps
+from vramlens.ranks.excess.causes import BESIDE_TRAINING, LARGER_PART, SAME_SHARE, outlives_steps
 from vramlens.ranks.excess.line_excess import LineExcess, bytes_of, lone_lines, more_at_peak
+from vramlens.ranks.excess.reasons.divided_layers import divided_parameters, has_no_more_parameters
 from vramlens.ranks.hints import Hint
+from vramlens.ranks.peers.usual import Usual
 from vramlens.ranks.rank_difference import LEAST_BYTES, RankDifference
 from vramlens.ranks.rank_summary import LineUse, RankSummary
 from vramlens.units import format_size
@@ -84,7 +86,33 @@ def difference_of_own_work(rank: RankSummary, excesses: Sequence[LineExcess]) ->
     return _as_note(rank, ordered[0].line, own_bytes, title)
 
 
-def are_of_other_work(larger: Sequence[LineExcess], rank: RankSummary) -> bool:
+def differences_of_other_work(
+    cause: str | None,
+    by_cause: Mapping[str, Sequence[LineExcess]],
+    rank: RankSummary,
+    usual: Usual,
+) -> list[RankDifference]:
+    """What a rank holds more for another part of the work than its peers', to be told as a note; [] where
+    larger tensors are no such part.
+
+    Args:
+        cause: the main one.
+        by_cause: its lines that hold more, by the cause of it.
+        rank: it.
+        usual: what is usual among its peers.
+    """
+    if cause not in ("uneven_batch", LARGER_PART):
+        return []
+    larger = by_cause[cause]
+    if _are_of_other_work(larger, rank):
+        return [_difference_of_other_work(rank, larger)]
+    divided = divided_parameters(larger, rank, usual)
+    if divided is None or not has_no_more_parameters(rank, usual):
+        return []
+    return [_difference_of_other_part(rank, usual, larger, *divided)]
+
+
+def _are_of_other_work(larger: Sequence[LineExcess], rank: RankSummary) -> bool:
     """True if most of what is larger is of lines that make far more or far fewer tensors than on its peers:
     what one owns of things of many kinds. Without training, other requests make other counts.
     """
@@ -100,7 +128,7 @@ def _counts_otherwise(excess: LineExcess, times: float) -> bool:
     return not 1 / times <= excess.line.allocations / excess.usual.allocations <= times
 
 
-def difference_of_other_work(rank: RankSummary, excesses: Sequence[LineExcess]) -> RankDifference:
+def _difference_of_other_work(rank: RankSummary, excesses: Sequence[LineExcess]) -> RankDifference:
     """What a rank holds more for work of the same kind as its peers', to be told as a note."""
     largest = max(excesses, key=lambda excess: excess.at_peak_bytes)
     more_bytes = more_at_peak(excesses)
@@ -110,6 +138,26 @@ def difference_of_other_work(rank: RankSummary, excesses: Sequence[LineExcess]) 
         f" {format_size(more_bytes)} more at its peak, {largest.line.allocations:,} allocations at"
         f" {largest.line.place}, its peers {usual_count:,}; that is another part of the work, or other"
         " requests, so it is not told as a difference"
+    )
+    return _as_note(rank, largest.line, more_bytes, title)
+
+
+def _difference_of_other_part(
+    rank: RankSummary,
+    usual: Usual,
+    excesses: Sequence[LineExcess],
+    parameters: LineUse,
+    times: float,
+) -> RankDifference:
+    """What a rank holds more with its part of a layer, where its peers have other parameters for it."""
+    largest = max(excesses, key=lambda excess: excess.at_peak_bytes)
+    higher_bytes = rank.peak_requested_bytes - usual.peak_bytes
+    more_bytes = min(higher_bytes, more_at_peak(excesses))
+    title = (
+        f"rank {rank.rank} has a larger part of what is divided at {parameters.place}, and no more"
+        f" parameters in all: these and what it computes with them, as at {largest.line.place}, are"
+        f" {times:.2f}x the size, with {format_size(more_bytes)} more at its peak; that is a part of"
+        " the model, and no larger batch, so it is not told as a difference"
     )
     return _as_note(rank, largest.line, more_bytes, title)
 

@@ -46,12 +46,11 @@ from vramlens.ranks.excess.line_excess import (
     without_training,
     words_of_lines,
 )
-from vramlens.ranks.excess.lone_frames import lone_frame
+from vramlens.ranks.excess.lone_frames import lone_frame, lone_places_of_leaks
 from vramlens.ranks.excess.main_cause import OF_BATCHES, main_cause, sure_causes
 from vramlens.ranks.excess.own_work import (
-    are_of_other_work,
-    difference_of_other_work,
     difference_of_own_work,
+    differences_of_other_work,
     lines_of_own_work,
 )
 from vramlens.ranks.excess.reasons.larger_part import words_of_larger
@@ -223,8 +222,9 @@ class RankAgainstPeers:
             if not echoes_stray(excesses, self.strays)
         }
         cause = main_cause(own, self.more)
-        if cause in ("uneven_batch", LARGER_PART) and are_of_other_work(own[cause], self.rank):
-            return [difference_of_other_work(self.rank, own[cause])]
+        other_work = differences_of_other_work(cause, own, self.rank, self.usual)
+        if other_work:
+            return other_work
         is_worth_it = not left if cause is None else self._is_worth_it(cause, left[cause])
         if not is_worth_it:
             return []
@@ -274,9 +274,9 @@ class RankAgainstPeers:
 
     def _excesses_by_cause(self, leaking: Set[Place | None]) -> _Excesses:
         by_cause: dict[str, list[LineExcess]] = defaultdict(list)
-        for line in self.rank.lines:
-            excess = self.excess(line)
-            is_leak = line.place in leaking
+        told = lone_places_of_leaks(leaking, self.rank, self.usual)
+        for excess in map(self.excess, self.rank.lines):
+            is_leak = excess.line.place in told
             cause = None if excess.bytes <= 0 or is_leak else self._cause(excess)
             if cause is not None:
                 by_cause[cause].append(excess)

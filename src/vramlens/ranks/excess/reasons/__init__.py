@@ -1,5 +1,7 @@
 """Reasons that are not in the lines that hold more.
 
 larger_part: a larger part of a model, or of the data that a rank keeps.
+divided_layers: a part of a layer with more parameters than the peers' parts.
+wider_numbers: numbers of 32 bits, where peers have 16.
 unfrozen: parameters that a rank trains, and its peers keep frozen.
 """

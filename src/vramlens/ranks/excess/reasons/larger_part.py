@@ -9,6 +9,8 @@ from collections.abc import Iterator, Sequence
 from vramlens.ranks.excess.batches import leveled
 from vramlens.ranks.excess.causes import LARGER_PART, SAME_SHARE, STAY
 from vramlens.ranks.excess.line_excess import LineExcess
+from vramlens.ranks.excess.reasons.divided_layers import divided_parameters
+from vramlens.ranks.excess.reasons.wider_numbers import words_of_wider
 from vramlens.ranks.peers.usual import Usual
 from vramlens.ranks.rank_summary import LineUse, RankSummary
 from vramlens.units import KIB, format_size
@@ -21,14 +23,16 @@ _BEFORE = "other"
 """The phase of what is built before the first step."""
 
 
-def are_of_kept_part(larger: Sequence[LineExcess], rank: RankSummary, usual: Usual) -> bool:
+def are_of_part(larger: Sequence[LineExcess], rank: RankSummary, usual: Usual) -> bool:
     """True if larger tensors are those of a larger part, and no larger batch.
 
-    A batch is gone when its step ends: of a rank that trains, most of what it holds more is kept for a
-    whole step and longer. Without a model there is no batch, either: then it is enough that what was
-    built before the first step is as many times as large as what a step makes. Servers keep what
-    belongs to their requests.
+    No batch makes the parameters of a divided layer larger. A batch is gone when its step ends: of a
+    rank that trains, most of what it holds more is kept for a whole step and longer. Without a model
+    there is no batch, either: then it is enough that what was built before the first step is as many
+    times as large as what a step makes. Servers keep what belongs to their requests.
     """
+    if divided_parameters(larger, rank, usual) is not None:
+        return True
     if not rank.trains and _has_model(rank):
         return False
     return _is_kept(rank, usual) or (not rank.trains and _has_same_factor(larger, rank, usual))
@@ -37,13 +41,22 @@ def are_of_kept_part(larger: Sequence[LineExcess], rank: RankSummary, usual: Usu
 def words_of_larger(
     cause: str, larger: Sequence[LineExcess], rank: RankSummary, usual: Usual
 ) -> list[str]:
-    """One sentence on larger tensors: of batches what levels them, of a part what shows it."""
+    """Sentences on larger tensors: of batches what levels them, of others what shows that they are none."""
     if cause == LARGER_PART:
         return [_why_no_batch(larger, rank, usual)]
+    if cause == "wider_numbers":
+        return words_of_wider(larger, rank, usual)
     return leveled(larger, rank, usual) if cause == "uneven_batch" else []
 
 
 def _why_no_batch(larger: Sequence[LineExcess], rank: RankSummary, usual: Usual) -> str:
+    divided = divided_parameters(larger, rank, usual)
+    if divided is not None:
+        parameters, times = divided
+        return (
+            f"the parameters of {parameters.place} are {times:.2f}x the size, too, so it is not a larger"
+            " batch"
+        )
     if _is_kept(rank, usual):
         kept_bytes, more_bytes = _kept_of_more(rank, usual)
         return (

@@ -1,0 +1,68 @@
+"""Layers that are divided among the ranks, such as a vocabulary: where a rank's part has more parameters, what
+is computed with them is larger by the same factor. No batch makes parameters larger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from vramlens.ranks.excess.causes import SAME_SHARE
+from vramlens.ranks.excess.line_excess import LineExcess, bytes_of
+from vramlens.ranks.peers.usual import Usual, lower_median
+from vramlens.ranks.rank_summary import LineUse, RankSummary
+
+_MOST = 2 / 3
+_NEAR = 0.1
+"""By how much two shares may differ, each by which something is larger."""
+_LEAST_PART = 0.1
+"""Of a rank's parameters, that are its part of a divided layer."""
+
+
+def divided_parameters(
+    larger: Sequence[LineExcess], rank: RankSummary, usual: Usual
+) -> tuple[LineUse, float] | None:
+    """The parameters of a rank's larger part, and how many times as large they are as its peers', where
+    most of what else is larger is so by that factor; None where it is not.
+    """
+    growing = list(_larger_parameters(rank, usual))
+    alike = [
+        excess
+        for excess in larger
+        if excess.usual is not None
+        and any(_are_alike(_growth(excess.line, excess.usual), times) for _, times in growing)
+    ]
+    if not growing or bytes_of(alike) < _MOST * bytes_of(larger):
+        return None
+    return max(growing, key=lambda pair: pair[0].peak_bytes)
+
+
+def has_no_more_parameters(rank: RankSummary, usual: Usual) -> bool:
+    """True if a rank has no more parameters in all than its peers: its part is another one, not a larger
+    one.
+    """
+    usual_bytes = lower_median(map(_bytes_of_parameters, usual.ranks))
+    return _bytes_of_parameters(rank) <= usual_bytes
+
+
+def _larger_parameters(rank: RankSummary, usual: Usual) -> Iterator[tuple[LineUse, float]]:
+    """Yields as many parameters of a line as on the peers, each larger, and how many times as large."""
+    least_bytes = _LEAST_PART * _bytes_of_parameters(rank)
+    for line in rank.lines:
+        peer = usual.line(line) if line.category == "parameters" else None
+        if peer is None or line.allocations != peer.allocations or line.peak_bytes < least_bytes:
+            continue
+        times = _growth(line, peer)
+        if times > 1 + SAME_SHARE:
+            yield line, times
+
+
+def _are_alike(growth: float, times: float) -> bool:
+    return abs(growth - times) <= _NEAR * (times - 1)
+
+
+def _growth(line: LineUse, peer: LineUse) -> float:
+    return line.mean_bytes / max(1.0, peer.mean_bytes)
+
+
+def _bytes_of_parameters(rank: RankSummary) -> int:
+    return sum(line.peak_bytes for line in rank.lines if line.category == "parameters")

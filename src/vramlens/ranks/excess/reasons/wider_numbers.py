@@ -1,0 +1,89 @@
+"""Numbers of 32 bits where peers have 16: the same tensors with twice the bytes, of a batch that is no
+larger. Autocast also makes copies, so a rank without it makes fewer tensors at the same lines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from vramlens.ranks.excess.causes import SAME_SHARE, is_built_once
+from vramlens.ranks.excess.line_excess import LineExcess, bytes_of
+from vramlens.ranks.peers.usual import Usual
+from vramlens.ranks.rank_summary import LineUse, RankSummary
+from vramlens.units import KIB, format_size
+
+_TWICE = (1.98, 2.02)
+"""Numbers of 32 instead of 16 bits: nothing is larger than twice, and most is so exactly."""
+_MOST = 2 / 3
+_SMALL_PART = 0.02
+"""A line with less of what is larger may be larger by more: its tensors may be of another kind."""
+_LEAST_EQUAL_BYTES = 64 * KIB
+
+
+def are_twice_as_wide(larger: Sequence[LineExcess], rank: RankSummary, usual: Usual) -> bool:
+    """True if most is exactly twice as large, and nothing larger than that, while a forward pass
+    asks for some of the same size: a batch would scale these, too.
+    """
+    all_bytes = bytes_of(larger)
+    times = [
+        (_times_as_large(excess.line, excess.usual), excess.bytes)
+        for excess in larger
+        if excess.usual is not None and excess.bytes >= _SMALL_PART * all_bytes
+    ]
+    twice_bytes = sum(size for ratio, size in times if _is_twice(ratio))
+    is_twice = 0 < _MOST * all_bytes <= twice_bytes
+    is_more = any(ratio > _TWICE[1] for ratio, _ in times)
+    return is_twice and not is_more and any(_of_same_size(rank, usual))
+
+
+def words_of_wider(larger: Sequence[LineExcess], rank: RankSummary, usual: Usual) -> list[str]:
+    """What shows that numbers are wider, and the batch is not: one phrase each."""
+    pairs = [(excess.line, excess.usual) for excess in larger if excess.usual is not None]
+    twice = [pair for pair in pairs if _is_twice(_times_as_large(*pair))]
+    line, peer = max(twice, key=lambda pair: pair[0].at_peak_bytes)
+    same = max(_of_same_size(rank, usual), key=lambda one: one.peak_bytes, default=None)
+    words = [
+        f"tensors of {format_size(_size(line))} at {line.place}; its peers: {format_size(_size(peer))},"
+        " half as much"
+    ]
+    if same is not None:
+        words.append(
+            f"what {same.place} makes is as large as on the peers, so the batch is no larger"
+        )
+    own_count = sum(line.allocations for line, _ in pairs)
+    usual_count = sum(peer.allocations for _, peer in pairs)
+    if own_count < (1 - SAME_SHARE) * usual_count:
+        words.append(
+            f"{own_count:,} tensors at these lines; its peers: {usual_count:,}, with the copies that"
+            " autocast makes"
+        )
+    return words
+
+
+def _of_same_size(rank: RankSummary, usual: Usual) -> Iterator[LineUse]:
+    """Yields the lines of a forward pass whose activations are as large as on a typical rank."""
+    for line in rank.lines:
+        peer = usual.line(line)
+        if peer is None or is_built_once(peer) or line.phase != "forward":
+            continue
+        is_kept = "activations" in (line.category, peer.category)
+        is_same = abs(line.mean_bytes / max(1.0, peer.mean_bytes) - 1) <= SAME_SHARE
+        if is_kept and is_same and line.peak_bytes >= _LEAST_EQUAL_BYTES:
+            yield line
+
+
+def _times_as_large(line: LineUse, peer: LineUse) -> float:
+    """How many times as large as a peer's the tensors of a line are: those that hold most at the
+    peak, where both summaries say; the mean contains the copies that autocast makes.
+    """
+    if line.main_bytes and peer.main_bytes:
+        return line.main_bytes / peer.main_bytes
+    return line.mean_bytes / max(1.0, peer.mean_bytes)
+
+
+def _is_twice(ratio: float) -> bool:
+    return _TWICE[0] <= ratio <= _TWICE[1]
+
+
+def _size(line: LineUse) -> int:
+    return line.main_bytes or int(line.mean_bytes)
