@@ -142,10 +142,10 @@ def _by_input(spans: NDArray[np.int64], begins: int, *, may_be_meant: bool) -> _
         spans,
         _FEWEST_BY_INPUT,
         begins,
-        Verdict.POSSIBLE if may_be_meant else Verdict.LIKELY,
-        "create_graph=True has each step keep its graph, and the next builds on it",
-        "unless a loss is made of these derivatives, or one backward pass is to go through all these steps",
-        "leave create_graph=True out, and detach what goes from one step to the next (positions, forces,"
+        verdict=Verdict.POSSIBLE if may_be_meant else Verdict.LIKELY,
+        keeper="create_graph=True has each step keep its graph, and the next builds on it",
+        unless="unless a loss is made of these derivatives, or one backward pass is to go through all these steps",
+        remedy="leave create_graph=True out, and detach what goes from one step to the next (positions, forces,"
         " energies: x = x.detach()): a sampler, an attack or a simulation needs only the numbers",
     )
 
@@ -156,10 +156,9 @@ def _of_tasks(spans: NDArray[np.int64], begins: int) -> _Chain:
         spans,
         _FEWEST_TASKS,
         begins,
-        Verdict.LIKELY,
-        "inner steps of several tasks, whose losses wait for one backward pass",
-        "if the tasks' losses are added up",
-        "call backward() on each task's loss, divided by their number, as soon as it is there, and step"
+        keeper="inner steps of several tasks, whose losses wait for one backward pass",
+        unless="if the tasks' losses are added up",
+        remedy="call backward() on each task's loss, divided by their number, as soon as it is there, and step"
         " after the last: the gradients are the same, and each task's graph goes with the task",
     )
 
@@ -178,8 +177,7 @@ def _beyond_usual(scene: Scene, spans: NDArray[np.int64], cuts: NDArray[np.int64
         spans,
         _FEWEST_BEYOND_TRAINING,
         begins,
-        Verdict.LIKELY,
-        "something keeps them all, a running sum or a state that goes from one step to the next",
+        keeper="something keeps them all, a running sum or a state that goes from one step to the next",
         remedy="add up numbers (total += error.item()), and detach a state before the next step (x ="
         " x.detach()): then each step's graph goes with the step",
     )
