@@ -70,6 +70,19 @@ def test_without_a_search_only_a_number_beside_the_rest_tells() -> None:
     assert not held_by_no_object(frames, ROWS)
 
 
+@pytest.mark.parametrize(("places", "is_told"), [(5, False), (6, True)])
+def test_without_a_search_what_many_places_made_is_of_one_computation(
+    places: int, is_told: bool
+) -> None:
+    """A replay buffer has as many columns as a transition has parts."""
+    steps = 4
+    view = kept([MIB] * places * steps, [False] * places * steps, others_placed=False)
+    rows = np.arange(places * steps)
+    view.step[:-1] = rows // places
+    view.device.allocations.stack[:-1] = rows % places
+    assert held_by_no_object(view, rows) == is_told
+
+
 def test_small_tensors_were_not_searched_for() -> None:
     assert not held_by_no_object(kept([4096, 4] * 3, NOWHERE), ROWS)
 

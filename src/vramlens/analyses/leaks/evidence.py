@@ -43,6 +43,8 @@ _COPIES_MODEL = re.compile(
     r"torch[/\\]nn[/\\](?:modules[/\\]module\.py:_apply|parameter\.py:__deepcopy__)$"
 )
 _NEARLY_ALL = 0.9
+_MANY_PLACES = 6
+"""More than a replay buffer has columns of."""
 _LEAST_SEARCHED_BYTES, _MOST_SEARCHED = 64 * 1024, 500
 """Of which tensors the process looks for the holders (capture/names/tensor_names.py)."""
 _FEWEST_BUILT = 3
@@ -230,7 +232,8 @@ def held_by_no_object(view: Attribution, rows: NDArray[np.int64]) -> bool:
     tensor_rows = names.of_kind(TensorKind.TENSOR)
     tensor_rows = tensor_rows[allocations.requested_bytes[tensor_rows] >= _LEAST_SEARCHED_BYTES]
     # Where nothing is named after its holder, the search may have been too short.
-    if not names.placed[tensor_rows].any() and not _with_a_number(view, rows):
+    is_like_a_graph = _with_a_number(view, rows) or _in_parts(view, rows)
+    if not names.placed[tensor_rows].any() and not is_like_a_graph:
         return False
     sizes = allocations.requested_bytes[rows]
     smallest_searched_bytes = _LEAST_SEARCHED_BYTES
@@ -253,6 +256,18 @@ def _with_a_number(view: Attribution, rows: NDArray[np.int64]) -> bool:
     is_with_number = np.isin(keys, keys[is_number]) & ~is_number & (stack != NO_STACK)
     steps_with_number = len(np.unique(step[is_with_number]))
     return steps_with_number >= _NEARLY_ALL * len(np.unique(step))
+
+
+def _in_parts(view: Attribution, rows: NDArray[np.int64]) -> bool:
+    """Whether each step left what many places of a computation made, as a graph keeps it: a program
+    stores a few of its results.
+    """
+    stack, step = view.device.allocations.stack[rows], view.step[rows]
+    steps = len(np.unique(step))
+    of_steps = (
+        len(np.unique(step[stack == number])) for number in np.unique(stack[stack != NO_STACK])
+    )
+    return sum(count >= _NEARLY_ALL * steps for count in of_steps) >= _MANY_PLACES
 
 
 def kept_share(view: Attribution, rows: NDArray[np.int64], statements: NDArray[np.int64]) -> float:
