@@ -48,6 +48,8 @@ _FEWEST_ENTRIES, _FEWEST_OF_LINE = 8, 5
 """Fewer are the layers of a model, or what a step has at once; those of one line and as many passes can be
 fewer.
 """
+_MOVE = re.compile(r"\.(?:to|cuda)\(")
+"""A line that moves tensors."""
 _LAST_KEY = re.compile(r"\['(?P<key>[^\[\]']+)'\]$")
 """``Sweep.trials[3].weights['head.weight']``: the key of the innermost dict."""
 _FEWEST_STEPS = 3
@@ -159,6 +161,8 @@ def _judged(scene: Scene, store: _Store) -> tuple[Verdict, str, str]:
     remedy = f"keep {kept} on the CPU (`.cpu()`; move back what is used on the GPU), or only what you need of it"
     if _are_outputs(scene, store):
         return Verdict.LIKELY, "each pass leaves its results there, and no graph", remedy
+    if _is_moved_data(scene, store):
+        return Verdict.LIKELY, "it was moved to the GPU before any model ran: it is data", remedy
     return Verdict.POSSIBLE, "", remedy
 
 
@@ -230,6 +234,19 @@ def _are_outputs(scene: Scene, store: _Store) -> bool:
     if not is_of_passes or _passes(scene.pass_begins, born) < _FEWEST_OF_LINE:
         return False
     return _keeps_little_beside(scene, rows)
+
+
+def _is_moved_data(scene: Scene, store: _Store) -> bool:
+    """Whether the failed line moves tensors to the GPU into the store, nearly all is there, and no model
+    has run. What is made there, such as a cache of keys, may have to be.
+    """
+    request = scene.ending_request
+    if request is None or scene.view.modules.marked.any():
+        return False
+    place = scene.view.place_of_stack(request.stack)
+    is_all = store.size_bytes >= _MOSTLY * scene.advice_heap.requested_bytes
+    is_filled = place == scene.view.place_of_block(int(store.rows[0]))
+    return is_all and is_filled and bool(_MOVE.search(scene.source_of(place) if place else ""))
 
 
 def _keeps_little_beside(scene: Scene, rows: NDArray[np.int64]) -> bool:

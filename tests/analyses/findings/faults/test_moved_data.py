@@ -1,0 +1,46 @@
+"""Data that a program moves to the GPU as it starts, beside what has to be made there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from support.made_failures import TORCH, MadeRun, finding_of
+
+USER = "/home/user/data.py"
+FRAMES = {
+    "load": ((USER, 5, "load"),),
+    "other": ((USER, 9, "other"),),
+    "layer": (
+        (f"{TORCH}/nn/modules/linear.py", 134, "forward"),
+        (f"{TORCH}/nn/modules/module.py", 1700, "_call_impl"),
+        (USER, 20, "step"),
+    ),
+}
+MOVES = "self.cache.append(volume.to(device))"
+MAKES = "self.keys.append(torch.zeros(rows, width, device=device))"
+
+
+@pytest.mark.parametrize(
+    ("text", "failing", "runs", "verdict"),
+    [
+        (MOVES, "load", False, "likely"),
+        (MAKES, "load", False, "possible"),
+        (MOVES, "other", False, "possible"),
+        (MOVES, "load", True, "possible"),  # it may be filled by what is computed
+    ],
+)
+def test_what_is_moved_before_a_model_runs_is_data(
+    tmp_path: Path, text: str, failing: str, runs: bool, verdict: str
+) -> None:
+    run = MadeRun(FRAMES)
+    for number in range(20):
+        run.asks("load", 50, name=f"Volumes.cache[{number}]")
+    if runs:
+        run.asks("layer", 1, module="model.a")
+    answer = run.fails(failing, 50, tmp_path, source={(USER, 5): text})
+    finding = finding_of(answer, "kept_in_store")
+    assert finding is not None
+    assert finding.verdict == verdict
+    assert "on the CPU" in (finding.fix or "")
