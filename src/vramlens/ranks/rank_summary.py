@@ -102,8 +102,8 @@ class Stray:
 @dataclass(frozen=True, slots=True)
 class RankGrowth:
     """Memory that grows with every step: a leak's verdict, line, bytes per step and so far, steps,
-    what to do, and the lines that asked for it, the largest first (() in a summary that is older than
-    that question).
+    what to do, and the lines that asked for it, the largest first (() where it is told at a caller, or
+    the summary is older than that question).
     """
 
     verdict: Verdict

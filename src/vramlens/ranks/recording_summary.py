@@ -6,7 +6,6 @@ from collections import Counter
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vramlens.analyses.attribution.attribution import Attribution, attribute
 from vramlens.analyses.finding import Place
@@ -23,7 +22,8 @@ from vramlens.ranks.rank_summary import Launch, RankFailure, RankGrowth, RankSum
 from vramlens.trace import NO_STACK, DeviceTrace, Meta, Trace
 
 _MOST_STEPS = 4096
-_MOST_LEAKING_LINES = 8
+_LEAST_PART_OF_LEAK = 0.05
+"""Of a leak, that one of its lines asked for."""
 _FEWEST_TIMED_STEPS = 4
 _LONGEST_COMMAND, _LONGEST_CONF = 500, 1000
 _KINDS_OF_THIS_PROCESS = ("pytorch_", "this_process", "nccl")
@@ -159,19 +159,21 @@ def _growth(view: Attribution, leak: RecordedLeak) -> RankGrowth:
         bytes=leak.bytes,
         steps=leak.steps,
         fix=leak.advice,
-        lines=() if leak.rows is None else _lines_of(view, leak.rows),
+        lines=_lines_of(view, leak),
     )
 
 
-def _lines_of(view: Attribution, rows: NDArray[np.int64]) -> tuple[Place, ...]:
-    """The lines that asked for some allocations, those with the most bytes first."""
-    line_bytes = Counter[Place]()
+def _lines_of(view: Attribution, leak: RecordedLeak) -> tuple[Place, ...]:
+    """The lines that asked for a leak, those with the most bytes first; () where it is told at a caller."""
+    rows = np.zeros(0, np.int64) if leak.rows is None else leak.rows
+    line_bytes = Counter[Place | None]()
     sizes = view.device.allocations.requested_bytes[rows].tolist()
     for row, size in zip(rows.tolist(), sizes, strict=True):
-        place = view.place_of_block(row)
-        if place is not None:
-            line_bytes[place] += size
-    return tuple(place for place, _ in line_bytes.most_common(_MOST_LEAKING_LINES))
+        line_bytes[view.place_of_block(row)] += size
+    least_bytes = _LEAST_PART_OF_LEAK * sum(sizes)
+    large = [(place, size) for place, size in line_bytes.most_common() if size >= least_bytes]
+    lines = tuple(place for place, _ in large if place is not None)
+    return lines if leak.place in lines else ()
 
 
 def _step_peaks(view: Attribution) -> tuple[int, ...]:

@@ -15,8 +15,6 @@ from vramlens.units import KIB, format_size
 _TWICE = (1.98, 2.02)
 """Numbers of 32 instead of 16 bits: nothing is larger than twice, and most is so exactly."""
 _MOST = 2 / 3
-_SMALL_PART = 0.02
-"""A line with less of what is larger may be larger by more: its tensors may be of another kind."""
 _LEAST_EQUAL_BYTES = 64 * KIB
 
 
@@ -24,14 +22,13 @@ def are_twice_as_wide(larger: Sequence[LineExcess], rank: RankSummary, usual: Us
     """True if most is exactly twice as large, and nothing larger than that, while a forward pass
     asks for some of the same size: a batch would scale these, too.
     """
-    all_bytes = bytes_of(larger)
     times = [
         (_times_as_large(excess.line, excess.usual), excess.bytes)
         for excess in larger
-        if excess.usual is not None and excess.bytes >= _SMALL_PART * all_bytes
+        if excess.usual is not None
     ]
     twice_bytes = sum(size for ratio, size in times if _is_twice(ratio))
-    is_twice = 0 < _MOST * all_bytes <= twice_bytes
+    is_twice = 0 < _MOST * bytes_of(larger) <= twice_bytes
     is_more = any(ratio > _TWICE[1] for ratio, _ in times)
     return is_twice and not is_more and any(_of_same_size(rank, usual))
 
@@ -42,8 +39,13 @@ def words_of_wider(larger: Sequence[LineExcess], rank: RankSummary, usual: Usual
     twice = [pair for pair in pairs if _is_twice(_times_as_large(*pair))]
     line, peer = max(twice, key=lambda pair: pair[0].at_peak_bytes)
     same = max(_of_same_size(rank, usual), key=lambda one: one.peak_bytes, default=None)
+    own_size, usual_size = (
+        (line.main_bytes, peer.main_bytes)
+        if line.main_bytes == 2 * peer.main_bytes > 0
+        else (int(line.mean_bytes), int(peer.mean_bytes))
+    )
     words = [
-        f"tensors of {format_size(_size(line))} at {line.place}; its peers: {format_size(_size(peer))},"
+        f"tensors of {format_size(own_size)} at {line.place}; its peers: {format_size(usual_size)},"
         " half as much"
     ]
     if same is not None:
@@ -73,17 +75,14 @@ def _of_same_size(rank: RankSummary, usual: Usual) -> Iterator[LineUse]:
 
 
 def _times_as_large(line: LineUse, peer: LineUse) -> float:
-    """How many times as large as a peer's the tensors of a line are: those that hold most at the
-    peak, where both summaries say; the mean contains the copies that autocast makes.
+    """How many times as large as a peer's the tensors of a line are. Where it makes another number of
+    them, autocast's copies are in the mean: then those that hold most at the peak may say it.
     """
-    if line.main_bytes and peer.main_bytes:
-        return line.main_bytes / peer.main_bytes
+    is_as_many = abs(line.allocations - peer.allocations) <= SAME_SHARE * peer.allocations
+    if not is_as_many and line.main_bytes == 2 * peer.main_bytes > 0:
+        return 2.0
     return line.mean_bytes / max(1.0, peer.mean_bytes)
 
 
 def _is_twice(ratio: float) -> bool:
     return _TWICE[0] <= ratio <= _TWICE[1]
-
-
-def _size(line: LineUse) -> int:
-    return line.main_bytes or int(line.mean_bytes)
