@@ -44,3 +44,12 @@ def test_what_is_moved_before_a_model_runs_is_data(
     assert finding is not None
     assert finding.verdict == verdict
     assert "on the CPU" in (finding.fix or "")
+
+
+def test_a_container_that_nobody_is_known_to_hold_has_its_article(tmp_path: Path) -> None:
+    run = MadeRun(FRAMES)
+    for number in range(20):
+        run.asks("load", 50, name=f"OrderedDict['{number}']")
+    finding = finding_of(run.fails("load", 50, tmp_path), "kept_in_store")
+    assert finding is not None
+    assert "in an OrderedDict hold" in finding.title

@@ -22,6 +22,7 @@ from vramlens.analyses.findings.usage import part_of_heap
 from vramlens.analyses.scene import Scene
 from vramlens.ground.place import base_name
 from vramlens.ground.verdict import Verdict
+from vramlens.leak.claim import with_article
 from vramlens.trace import TensorKind
 from vramlens.units import counted, format_size
 
@@ -80,7 +81,7 @@ class _Store:
     def in_words(self) -> str:
         """Its name, with an article where that is none of the program's."""
         if self.name in _NOBODYS_DICTS:
-            return f"a {self.name}"
+            return with_article(self.name)
         return f"the {self.name}" if _CACHE.match(self.name) else self.name
 
 
