@@ -50,7 +50,7 @@ def words_of_wider(larger: Sequence[LineExcess], rank: RankSummary, usual: Usual
     ]
     if same is not None:
         words.append(
-            f"what {same.place} makes is as large as on the peers, so the batch is no larger"
+            f"what {same.place} makes is as large as on the peers, so the batch is not larger"
         )
     own_count = sum(line.allocations for line, _ in pairs)
     usual_count = sum(peer.allocations for _, peer in pairs)
