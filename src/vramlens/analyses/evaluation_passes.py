@@ -89,7 +89,7 @@ def _unused_passes(view: Attribution) -> list[NDArray[np.int64]]:
     marked = np.flatnonzero(view.modules.eval_with_grad & (view.phases.span < 0))
     if not len(marked):
         return []
-    trained_rows = marked[_given_up_to_backward(view, marked)]
+    trained_rows = marked[given_up_to_backward(view, marked)]
     trained_modules = np.unique(view.modules.module[trained_rows])
     unused = ~np.isin(view.modules.module, trained_modules) & ~view.names.placed
     # Where no parameter wants a gradient there is no graph, whatever the mode: such a pass keeps
@@ -137,7 +137,7 @@ def _is_no_first_step(view: Attribution) -> bool:
     return len(roots) != 1 or len(set(parameters)) < len(parameters)
 
 
-def _given_up_to_backward(view: Attribution, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
+def given_up_to_backward(view: Attribution, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
     """One flag a row: whether the first backward pass after it gave it up."""
     starts = view.phases.span_start
     if not len(starts):
@@ -188,7 +188,7 @@ def without_retained(
     """
     allocations, phases, modules = view.device.allocations, view.phases, view.modules
     marked = np.flatnonzero(modules.marked)
-    given_up = marked[_given_up_to_backward(view, marked)]
+    given_up = marked[given_up_to_backward(view, marked)]
     span_given_up = np.searchsorted(
         phases.span_start, allocations.free_requested[given_up], "right"
     )

@@ -69,15 +69,18 @@ def _modules(names: Names, parameters: NDArray[np.int64]) -> set[str]:
 
 def outermost_modules(modules: Iterable[str], others: frozenset[str]) -> tuple[str, ...]:
     """The outermost modules around these that hold none of the others."""
-    around_others: set[str] = set()
-    for path in others:
-        around_others.update(modules_around(path))
+    around_others = all_around(others)
     outermost: dict[str, None] = {}
     for path in sorted(modules):
         own = [outer for outer in modules_around(path) if outer not in around_others]
         if own:
             outermost[own[-1]] = None
     return tuple(outermost)
+
+
+def all_around(modules: Iterable[str]) -> set[str]:
+    """The modules, and all around any of them."""
+    return {path for module in modules for path in modules_around(module)}
 
 
 def modules_around(path: str) -> list[str]:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from vramlens.analyses.attribution.attribution import Attribution
 from vramlens.analyses.attribution.phases import MODULE_CALL
-from vramlens.analyses.evaluation_passes import Evaluation
+from vramlens.analyses.evaluation_passes import Evaluation, given_up_to_backward
 from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding, Place
 from vramlens.analyses.scene import Scene
@@ -29,10 +29,12 @@ def eval_with_grad(scene: Scene) -> Iterator[Finding]:
     evaluation = scene.evaluation
     if evaluation is None:
         return
-    if scene.failed_event is not None and _is_training(scene.view, evaluation):
-        yield _training_in_eval_mode(scene, evaluation, scene.failed_event)
-        return
     failed_event = scene.failed_event
+    caller = _calling_frame(scene.view, evaluation.rows)
+    place = None if caller is None else scene.view.place(caller)
+    if failed_event is not None and _is_training(scene.view, evaluation, caller):
+        yield _training_in_eval_mode(scene, evaluation, failed_event, place)
+        return
     curve = scene.device.requested_curve
     most_bytes = int(evaluation.kept_bytes.max())
     if failed_event is None:
@@ -57,7 +59,7 @@ def eval_with_grad(scene: Scene) -> Iterator[Finding]:
         title="model.eval() does not disable autograd: evaluation keeps about "
         f"{format_size(size_bytes)} for {_needless_work(evaluation)}",
         bytes=size_bytes,
-        place=_caller(scene.view, evaluation.rows),
+        place=place,
         evidence=tuple(evidence),
         fix=f"{_remedy(evaluation)} ({effect})",
         extent=Extent(
@@ -67,24 +69,25 @@ def eval_with_grad(scene: Scene) -> Iterator[Finding]:
     )
 
 
-def _is_training(view: Attribution, evaluation: Evaluation) -> bool:
-    """Whether the pass is one of training: the line that calls the model trained it before, and
+def _is_training(view: Attribution, evaluation: Evaluation, caller: int | None) -> bool:
+    """Whether the pass is one of training: the frame that calls the model trained it before, and
     evaluation without gradients has just ended.
     """
-    frame = _calling_frame(view, evaluation.rows)
-    if evaluation.ended or frame is None:
+    if evaluation.ended or caller is None:
         return False
     allocations, modules, stacks = view.device.allocations, view.modules, view.trace.stacks
     first = int(allocations.born[evaluation.rows].min())
     before = np.flatnonzero(modules.marked & (allocations.born < first))
     if not len(before) or not modules.without_grad[before[-1]]:
         return False
-    of_line = np.searchsorted(stacks.starts, np.flatnonzero(stacks.frames == frame), "right") - 1
+    of_line = np.searchsorted(stacks.starts, np.flatnonzero(stacks.frames == caller), "right") - 1
     own = before[np.isin(allocations.stack[before], of_line)]
-    return bool((view.phases.span_at(allocations.free_requested[own]) >= 0).any())
+    return bool(given_up_to_backward(view, own).any())
 
 
-def _training_in_eval_mode(scene: Scene, evaluation: Evaluation, event: int) -> Finding:
+def _training_in_eval_mode(
+    scene: Scene, evaluation: Evaluation, event: int, place: Place | None
+) -> Finding:
     size_bytes = evaluation.kept_at(event)
     return Finding(
         id="eval_with_grad",
@@ -92,7 +95,7 @@ def _training_in_eval_mode(scene: Scene, evaluation: Evaluation, event: int) -> 
         title="The model is still in eval mode where it is trained: this line's passes had backward passes"
         " before the evaluation",
         bytes=size_bytes,
-        place=_caller(scene.view, evaluation.rows),
+        place=place,
         evidence=(
             "in eval mode dropout is off, and so is the gradient checkpointing of a library",
         ),
@@ -135,12 +138,6 @@ def _outermost_modules(view: Attribution, rows: NDArray[np.int64]) -> str:
     names = sorted({view.modules.paths[module].split(".", 1)[0] for module in modules})
     more = " and others" if len(names) > _MOST_MODULES else ""
     return ", ".join(names[:_MOST_MODULES]) + more
-
-
-def _caller(view: Attribution, rows: NDArray[np.int64]) -> Place | None:
-    """The user's line that calls the model."""
-    frame = _calling_frame(view, rows)
-    return None if frame is None else view.place(frame)
 
 
 def _calling_frame(view: Attribution, rows: NDArray[np.int64]) -> int | None:

@@ -13,7 +13,7 @@ import numpy as np
 from vramlens.analyses.attribution.phases import MODULE_CALL
 from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding, Place
-from vramlens.analyses.findings.usage import part_of_heap
+from vramlens.analyses.findings.usage import part_of_heap, rows_of_lines
 from vramlens.analyses.memory.heap import Heap, LineBytes
 from vramlens.analyses.scene import Scene
 from vramlens.ground.allocator_sizes import in_pages
@@ -74,7 +74,7 @@ def largest_line(scene: Scene) -> Iterator[Finding]:
     holder = _holder_of_most(scene)
     if holder is None or verdict.cause not in (Cause.CAPACITY, Cause.SPIKE):
         return
-    rows = _rows_of(scene, holder)
+    rows = rows_of_lines(scene, {line.place for line in holder.lines})
     if not _ask_themselves(scene, rows):
         return
     enough = ""
@@ -160,15 +160,6 @@ def _kept_by_one_function(heap: Heap) -> _Holder | None:
         if 2 * sum(line.bytes for line in lines) > heap.requested_bytes:
             return _Holder(tuple(line for line in lines if line.bytes >= lines[0].bytes // 2))
     return None
-
-
-def _rows_of(scene: Scene, holder: _Holder) -> NDArray[np.int64]:
-    """The allocations of the lines at the telling moment."""
-    view, rows = scene.view, scene.advice_rows
-    frames = view.phases.frame[rows]
-    places = {line.place for line in holder.lines}
-    of_places = [frame for frame in np.unique(frames).tolist() if view.place(frame) in places]
-    return rows[np.isin(frames, of_places)]
 
 
 def _ask_themselves(scene: Scene, rows: NDArray[np.int64]) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Set
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,7 +17,7 @@ from vramlens.analyses.attribution.remedies_in_use import (
     uses_checkpoints,
 )
 from vramlens.analyses.extent import Extent
-from vramlens.analyses.finding import Finding
+from vramlens.analyses.finding import Finding, Place
 from vramlens.analyses.leaks.recorded_leak import RecordedLeak, rows_of
 from vramlens.analyses.memory.heap import Heap, LineBytes
 from vramlens.analyses.scene import Scene
@@ -175,6 +175,14 @@ def _unwanted_rows(scene: Scene) -> NDArray[np.int64]:
     """What leaks, and what evaluation keeps for nothing."""
     leaked = rows_of(scene.leaking_tensors)
     return leaked if scene.evaluation is None else np.append(leaked, scene.evaluation.rows)
+
+
+def rows_of_lines(scene: Scene, places: Set[Place]) -> NDArray[np.int64]:
+    """The allocations of some lines at the telling moment."""
+    view, rows = scene.view, scene.advice_rows
+    frames = view.phases.frame[rows]
+    of_places = [frame for frame in np.unique(frames).tolist() if view.place(frame) in places]
+    return np.asarray(rows[np.isin(frames, of_places)])
 
 
 def part_of_heap(size: int, heap: Heap) -> str:

@@ -232,8 +232,9 @@ def held_by_no_object(view: Attribution, rows: NDArray[np.int64]) -> bool:
     tensor_rows = names.of_kind(TensorKind.TENSOR)
     tensor_rows = tensor_rows[allocations.requested_bytes[tensor_rows] >= _LEAST_SEARCHED_BYTES]
     # Where nothing is named after its holder, the search may have been too short.
-    is_like_a_graph = _with_a_number(view, rows) or _in_parts(view, rows)
-    if not names.placed[tensor_rows].any() and not is_like_a_graph:
+    if not names.placed[tensor_rows].any() and not (
+        _with_a_number(view, rows) or _in_parts(view, rows)
+    ):
         return False
     sizes = allocations.requested_bytes[rows]
     smallest_searched_bytes = _LEAST_SEARCHED_BYTES

@@ -215,8 +215,8 @@ def _asks_for(scene: Scene, span: int, weight_sizes: NDArray[np.int64]) -> bool:
     """Whether a derivative asked for gradients of weights: most of their sizes are among what it made."""
     view, allocations = scene.view, scene.device.allocations
     start, end = view.phases.span_start[span], view.phases.span_end[span]
-    is_during = (allocations.born >= start) & (allocations.born <= end)
-    is_made = np.isin(weight_sizes, allocations.requested_bytes[is_during])
+    first, last = np.searchsorted(allocations.born, (start, end + 1)).tolist()
+    is_made = np.isin(weight_sizes, allocations.requested_bytes[first:last])
     return len(weight_sizes) > 0 and bool(2 * is_made.sum() > len(weight_sizes))
 
 

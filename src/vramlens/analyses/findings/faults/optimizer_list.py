@@ -7,11 +7,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-import numpy as np
-
 from vramlens.analyses.failure.first_step.optimizer_lists import rest_of_list, size_of_list
 from vramlens.analyses.finding import Finding
-from vramlens.analyses.findings.usage import part_of_heap
+from vramlens.analyses.findings.usage import part_of_heap, rows_of_lines
 from vramlens.analyses.memory.heap import LineBytes
 from vramlens.analyses.scene import Scene
 from vramlens.ground.allocator_sizes import block_size
@@ -74,15 +72,14 @@ def _own_lists(scene: Scene) -> Iterator[Finding]:
     ends = view.phases.span_end[view.phases.span_end < scene.advice_event]
     if len(parameters) < _FEWEST or not len(ends):
         return
-    rows = scene.advice_rows[allocations.born[scene.advice_rows] >= ends.max()]
-    places = [view.place_of_block(row) for row in rows.tolist()]
     lists: list[LineBytes] = []
     for line in scene.advice_heap.by_line:
         if not _LIST_OF_ALL.search(scene.source_of(line.place)):
             continue
-        own_rows = rows[np.array([place == line.place for place in places], np.bool_)]
-        own_sizes = set(map(block_size, allocations.requested_bytes[own_rows].tolist()))
-        if _FEWEST <= len(own_rows) == line.allocations and own_sizes <= sizes:
+        rows = rows_of_lines(scene, {line.place})
+        own_sizes = set(map(block_size, allocations.requested_bytes[rows].tolist()))
+        is_new = len(rows) >= _FEWEST and bool((allocations.born[rows] >= ends.max()).all())
+        if is_new and own_sizes <= sizes:
             lists.append(line)
     size_bytes = sum(line.bytes for line in lists)
     if not lists or size_bytes < _LEAST_SHARE * scene.advice_heap.requested_bytes:

@@ -62,10 +62,11 @@ def unstepped_parameters(scene: Scene) -> Iterator[Finding]:
 def _of_optimizer(scene: Scene, uses: ParameterUses) -> NDArray[np.int64]:
     """The gradients of these parameters that are alive, and what an optimizer keeps of them."""
     names = scene.view.names
-    owners = tuple(f"[{names.name(row)}]" for row in uses.unstepped_rows.tolist())
+    owners = {f"{names.name(row)}]" for row in uses.unstepped_rows.tolist()}
     of_training = names.of_kind(TensorKind.GRADIENT, TensorKind.OPTIMIZER_STATE)
     rows = np.intersect1d(scene.advice_rows, of_training).tolist()
-    return np.array([row for row in rows if names.name(row).endswith(owners)], np.int64)
+    own = [row for row in rows if names.name(row).partition("[")[2] in owners]
+    return np.array(own, np.int64)
 
 
 def _activations(scene: Scene, uses: ParameterUses) -> NDArray[np.int64]:

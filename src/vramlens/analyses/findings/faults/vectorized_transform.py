@@ -52,7 +52,7 @@ def vectorized_transform(scene: Scene) -> Iterator[Finding]:
     if request is None or newest is None:
         return
     stacks = scene.trace.stacks
-    has_line = request.stack != NO_STACK and stacks.user_frame[request.stack] >= 0
+    has_line = scene.view.place_of_stack(request.stack) is not None
     stack = request.stack if has_line else int(scene.device.allocations.stack[newest])
     transform = _outermost(stacks.of(stack))
     if transform is None:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vramlens.analyses.attribution.parameter_uses import modules_around, outermost_modules
+from vramlens.analyses.attribution.parameter_uses import (
+    all_around,
+    modules_around,
+    outermost_modules,
+)
 from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.findings.usage import part_of_heap
@@ -54,7 +58,7 @@ def frozen_twins(scene: Scene) -> Iterator[Finding]:
             continue
         twin = _twin(module, copies, idle)
         if twin:
-            yield _finding(scene, (twin, module), copies, is_trained=twin in _around(stepped))
+            yield _finding(scene, (twin, module), copies, is_trained=twin in all_around(stepped))
             return
 
 
@@ -107,11 +111,6 @@ def _twin(module: str, copies: list[_Parameter], idle: list[_Parameter]) -> str:
         if _bytes(copied & frozen) >= _ALIKE * max(_bytes(copied), _bytes(frozen)):
             return candidate
     return ""
-
-
-def _around(modules: Iterable[str]) -> set[str]:
-    """The modules, and all around them."""
-    return {path for module in modules for path in modules_around(module)}
 
 
 def _bytes(sizes: Counter[int]) -> int:

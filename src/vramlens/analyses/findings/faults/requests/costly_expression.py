@@ -29,7 +29,8 @@ def costly_expression(scene: Scene) -> Iterator[Finding]:
     calls whose results are much of what is in use, where that is as much.
     """
     both = [*_kept_results(scene), *_failed_call(scene)]
-    yield from sorted(both, key=lambda finding: -(finding.bytes or 0))[:1]
+    if both:
+        yield max(both, key=lambda finding: finding.bytes or 0)
 
 
 def _failed_call(scene: Scene) -> Iterator[Finding]:
