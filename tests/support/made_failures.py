@@ -90,6 +90,7 @@ class MadeRun:
         folder: Path,
         *,
         expression: str | None = None,
+        node: str | None = None,
         source: Mapping[tuple[str, int], str] | None = None,
         while_handling: bool = False,
     ) -> Explanation:
@@ -97,6 +98,7 @@ class MadeRun:
 
         Args:
             expression: what the program was computing, where the recording says that.
+            node: the operation whose gradient was being computed, likewise.
             source: the text of lines, likewise.
             while_handling: whether another such error is being handled.
         """
@@ -106,7 +108,7 @@ class MadeRun:
             for address, size in self.alive.items()
         ]
         made = snapshot(self.events, segments)
-        if not self.names and expression is None and source is None:
+        if not self.names and expression is None and node is None and source is None:
             path = folder / "made.pickle"
             path.write_bytes(pickle.dumps(made))
             return explain(path)
@@ -116,6 +118,6 @@ class MadeRun:
             for (file, line), text in (source or {}).items()
         ]
         failure = {"device": 0, "requested_bytes": mib * MIB, "expression": expression}
-        failure = {**failure, "source": lines, "while_handling": while_handling}
+        failure = {**failure, "node": node, "source": lines, "while_handling": while_handling}
         path = vram(folder / "made.vram", made, {"oom": failure}, names={"tensors": named})
         return explain(path)

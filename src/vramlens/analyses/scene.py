@@ -157,6 +157,14 @@ class Scene:
         failure = self.ending_failure
         return "" if failure is None else failure.expression or ""
 
+    @property
+    def ending_node(self) -> str:
+        """The operation whose gradient was being computed then, as autograd calls it; "" outside of a
+        backward pass, or where the recording does not say.
+        """
+        failure = self.ending_failure
+        return "" if failure is None else failure.node or ""
+
     def source_of(self, place: Place) -> str:
         """The text of one of the lines that held the most when that request failed; "" where the
         recording does not have it.

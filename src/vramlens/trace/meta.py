@@ -53,6 +53,8 @@ class FailureMeta:
         device_free_bytes: what the driver said was free.
         message: the error's text.
         expression: of the program that asked, as its file has it.
+        node: the operation whose gradient was being computed, as autograd calls it; None outside of a
+            backward pass.
         source: the text of the lines that held the most then, by file and line.
         while_handling: whether the program was handling another such error on that thread.
     """
@@ -62,6 +64,7 @@ class FailureMeta:
     device_free_bytes: int | None = None
     message: str | None = None
     expression: str | None = None
+    node: str | None = None
     source: Mapping[tuple[str, int], str] = field(default_factory=dict)
     while_handling: bool = False
 

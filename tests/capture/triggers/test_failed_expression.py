@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from vramlens.capture.triggers.failed_expression import failed_expression
+from vramlens.capture.triggers.failed_expression import failed_expression, failed_node
 from vramlens.capture.triggers.source_lines import source_of_largest
 
 HAS_POSITIONS = sys.version_info >= (3, 11)
@@ -120,3 +120,18 @@ def test_the_source_of_the_lines_that_hold_the_most(tmp_path: Path) -> None:
     ]
     assert source_of_largest({"segments": [{"blocks": [{"state": "active_allocated"}]}]}) == []
     assert source_of_largest({"segments": [None]}) == []
+
+
+def test_the_operation_whose_gradient_is_being_computed() -> None:
+    torch = pytest.importorskip("torch")
+    told: list[str | None] = []
+    rows = torch.randn(4, 5, requires_grad=True).unsqueeze(1).expand(4, 3, 5)
+    rows.register_hook(lambda _: told.append(failed_node()))
+    rows.gather(2, torch.zeros(4, 3, 2, dtype=torch.long)).sum().backward()
+    assert told == ["ExpandBackward0"]
+    assert failed_node() is None
+
+
+def test_without_pytorch_no_operation_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    assert failed_node() is None

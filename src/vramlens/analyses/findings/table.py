@@ -15,6 +15,7 @@ from vramlens.analyses.findings.failure_remedies import (
 from vramlens.analyses.findings.faults.double_precision import double_precision
 from vramlens.analyses.findings.faults.kept.finished_models import finished_models
 from vramlens.analyses.findings.faults.kept.frozen_twins import frozen_twins
+from vramlens.analyses.findings.faults.kept.generation_scores import generation_scores
 from vramlens.analyses.findings.faults.kept.kept_by_calls import kept_by_calls
 from vramlens.analyses.findings.faults.kept.kept_from_start import kept_from_start
 from vramlens.analyses.findings.faults.kept.kept_in_store import kept_in_store
@@ -163,6 +164,13 @@ FROM_RECORDING: tuple[FindingRow[Scene], ...] = (
     FindingRow(
         id="kept_in_store",
         find=kept_in_store,
+        is_mended_in_code=True,
+        saves_at_most=True,
+        grows=True,
+    ),
+    FindingRow(
+        id="generation_scores",
+        find=generation_scores,
         is_mended_in_code=True,
         saves_at_most=True,
         grows=True,

@@ -112,7 +112,7 @@ class Redaction:
         for key in _PRIVATE_META:
             meta.pop(key, None)
         if isinstance(meta.get("oom"), dict):  # source text may hold anything
-            meta["oom"] = {**meta["oom"], "expression": None, "source": []}
+            meta["oom"] = {**meta["oom"], "expression": None, "node": None, "source": []}
         self._rewrite(meta, set())
         meta["redacted"] = True
         self.kept_texts.update(meta)

@@ -1,4 +1,6 @@
-"""The expression of the program that asked for the memory it did not get, as its file has it."""
+"""What asked for the memory that it did not get: the program's expression, as its file has it, or the
+operation of a backward pass.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,9 @@ import traceback
 from itertools import islice
 from types import FrameType
 
+from vramlens.capture.torch_api import loaded_torch
 from vramlens.capture.triggers.ending_line import first_of_users
+from vramlens.ground.live_objects import class_name
 from vramlens.ground.program_errors import own_errors
 
 _LONGEST = 300
@@ -22,6 +26,16 @@ def failed_expression() -> str | None:
     """
     with own_errors():
         return _expression(sys._getframe(1))
+    return None
+
+
+def failed_node() -> str | None:
+    """The operation whose gradient this thread is computing, as autograd calls it (``GatherBackward0``);
+    None outside of a backward pass. Never raises.
+    """
+    with own_errors():
+        node = loaded_torch()._C._current_autograd_node()
+        return None if node is None else class_name(type(node))
     return None
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from vramlens.capture.torch_api import Allocator
-from vramlens.capture.triggers.failed_expression import failed_expression
+from vramlens.capture.triggers.failed_expression import failed_expression, failed_node
 from vramlens.capture.warn import harmless
 
 VerdictOf = Callable[[str, str], str]
@@ -30,6 +30,7 @@ class RefusedRequest:
     Attributes:
         device, requested_bytes, device_free_bytes: as PyTorch told the observer.
         expression: of the program that asked; None where nobody knows.
+        node: the operation whose gradient was being computed; None outside of a backward pass.
         while_handling: whether this thread is handling another such error.
         thread: the number of the thread that asked.
         path: the recording that was written; None where that failed or was left out.
@@ -41,6 +42,7 @@ class RefusedRequest:
     requested_bytes: int
     device_free_bytes: int
     expression: str | None = None
+    node: str | None = None
     while_handling: bool = False
     thread: int = field(default_factory=threading.get_ident)
     path: str | None = None
@@ -54,6 +56,7 @@ class RefusedRequest:
             "requested_bytes": self.requested_bytes,
             "device_free_bytes": self.device_free_bytes,
             "expression": self.expression,
+            "node": self.node,
             "while_handling": self.while_handling,
         }
 
@@ -90,7 +93,12 @@ class OutOfMemoryWatch:
         if not self.enabled:
             return
         failure = RefusedRequest(
-            int(device), int(requested), int(free), failed_expression(), _is_handling_failure()
+            device=int(device),
+            requested_bytes=int(requested),
+            device_free_bytes=int(free),
+            expression=failed_expression(),
+            node=failed_node(),
+            while_handling=_is_handling_failure(),
         )
         before, self._latest = self._latest, failure
         if self._hears_exceptions and before is not None and before.thread == failure.thread:

@@ -104,6 +104,7 @@ def _failure(entry: dict[str, Any]) -> FailureMeta:
         device_free_bytes=as_number(entry.get("device_free_bytes")),
         message=as_text(entry.get("message"), _LONGEST_MESSAGE),
         expression=as_text(entry.get("expression")),
+        node=as_text(entry.get("node")),
         source=_source(as_list(entry.get("source"))[:_MOST_SOURCE]),
         while_handling=entry.get("while_handling") is True,
     )

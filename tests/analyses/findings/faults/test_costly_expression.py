@@ -8,7 +8,10 @@ import pytest
 
 from support.made_failures import MadeRun, finding_of
 from vramlens.analyses.finding import Finding
-from vramlens.analyses.findings.faults.requests.expression_uses import use_of_expression
+from vramlens.analyses.findings.faults.requests.expression_uses import (
+    use_of_expression,
+    use_of_node,
+)
 from vramlens.replay.need.advice_order import order_of_advice
 
 FILE = "/home/user/rank.py"
@@ -51,6 +54,15 @@ CALLS = {
     "candidates = target[sample, index]": "one matrix product",
     "messages = x[g.src] * g.weight[:, None]": "torch.sparse.mm",
     "return weight * x[src]": "torch.sparse.mm",
+    "torch.kron(eye, d)": "d @ x + x @ d.T",
+    "self.lap = torch.kron(d, eye) + torch.kron(eye, d)": "d @ x + x @ d.T",
+    "weight = self.base.weight + self.scaling * (self.B @ self.A)": "F.linear(F.linear(x, a), b)",
+    "self.ready[key] = weight + scale * (b @ a)": "F.linear(F.linear(x, a), b)",
+    "stacked = torch.stack(list(states), dim=0)": "add them up one after the other",
+    "w = self.weight[graph.etype]": "x[kind == k] @ weight[k]",
+    "self.relation_weights[r]": "x[kind == k] @ weight[k]",
+    "self.emb.weight[ids]": "layer(x)[index]",
+    "self.item_table.weight[ids]": "layer(x)[index]",
 }
 HARMLESS = (
     "",
@@ -72,13 +84,26 @@ HARMLESS = (
     "x @ self.weight",
     "q @ k.transpose(-2, -1)",
     "softmax(q @ k.T)",
+    "y = x @ self.weight + self.bias",
+    "total_weight + x",
+    "self.weight[0:4]",
 )
+NODES = {
+    "GatherBackward0": "x.flatten(0, 1)[index + n * sample]",
+    "LogSoftmaxBackward0": "a part of the rows",
+    "UpsampleBilinear2DBackward0": "smaller maps",
+    "SelectBackward0": "x.unbind(dim)",
+    "SliceBackward0": "labels that the loss ignores (-100)",
+}
+OTHER_NODES = ("", "MmBackward0", "IndexSelectBackward0", "Gather", "GatherNd", "MySelectBackward")
 
 
-def told(tmp_path: Path, expression: str | None, *, mib: int = 600) -> Finding | None:
+def told(
+    tmp_path: Path, expression: str | None, *, mib: int = 600, node: str | None = None
+) -> Finding | None:
     run = MadeRun(FRAMES)
     run.asks("data", 1000)
-    answer = run.fails("rank", mib, tmp_path, expression=expression)
+    answer = run.fails("rank", mib, tmp_path, expression=expression, node=node)
     return finding_of(answer, "costly_expression")
 
 
@@ -92,6 +117,34 @@ def test_what_to_do_instead_of_a_call(expression: str, instead: str) -> None:
 @pytest.mark.parametrize("expression", HARMLESS)
 def test_a_call_that_makes_what_is_needed(expression: str) -> None:
     assert use_of_expression(expression) is None
+
+
+@pytest.mark.parametrize(("node", "instead"), NODES.items())
+def test_what_to_do_instead_of_a_gradient(node: str, instead: str) -> None:
+    use = use_of_node(node)
+    assert use is not None
+    assert instead in use.fix
+
+
+@pytest.mark.parametrize("node", OTHER_NODES)
+def test_a_gradient_that_is_needed(node: str) -> None:
+    assert use_of_node(node) is None
+
+
+def test_the_operation_of_a_backward_pass_is_told_where_no_expression_is(tmp_path: Path) -> None:
+    finding = told(tmp_path, None, node="GatherBackward0")
+    assert finding is not None
+    assert finding.title == (
+        "GatherBackward0 makes a gradient as large as all that it picks from, expanded dimensions"
+        " written out: 600.00 MiB at once"
+    )
+    assert told(tmp_path, "loss.backward()", node="MmBackward0") is None
+
+
+def test_an_expression_comes_before_the_operation(tmp_path: Path) -> None:
+    finding = told(tmp_path, "scores.argsort(dim=1)", node="GatherBackward0")
+    assert finding is not None
+    assert finding.title.startswith("scores.argsort(dim=1) sorts all entries")
 
 
 def test_the_call_that_failed_is_told_with_its_bytes(tmp_path: Path) -> None:

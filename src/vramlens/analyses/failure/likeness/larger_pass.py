@@ -106,6 +106,23 @@ class _Passes:
     is_trained: NDArray[np.bool_]
 
 
+@dataclass(frozen=True, eq=False)
+class _Comparison:
+    """The requests of earlier passes that the failed one repeats.
+
+    Attributes:
+        passes: the earlier passes that it is like.
+        part: by request, the number of its pass.
+        size_bytes: of the same request of the failed pass.
+        ratio: how many times as large that is.
+    """
+
+    passes: _Passes
+    part: NDArray[np.int64]
+    size_bytes: NDArray[np.int64]
+    ratio: NDArray[np.float64]
+
+
 def pass_growths(view: Attribution, request: OutOfMemory) -> Iterator[PassGrowth]:
     """Yields how much larger the pass is that failed; nothing where an earlier one was about as large,
     none is like it, or its size is meant.
@@ -124,7 +141,12 @@ def pass_growths(view: Attribution, request: OutOfMemory) -> Iterator[PassGrowth
         _Bounds(passes, graphs, last_step),
         _Bounds(whole_steps, whole_steps, last_step),
     ):
-        growth = _growth(_requests(view, request, bounds.passes, paths), bounds)
+        comparison = _compared(_requests(view, request, bounds.passes, paths), bounds)
+        if comparison is None:
+            continue
+        if _is_climbing(comparison.passes):
+            return
+        growth = _growth(comparison, bounds)
         if growth is not None:
             yield growth
 
@@ -204,10 +226,8 @@ def _keys(part: NDArray[np.int64], path: NDArray[np.int64]) -> NDArray[np.int64]
 # Likeness
 
 
-def _growth(requests: _Requests, bounds: _Bounds) -> PassGrowth | None:
-    """How much larger the last of some passes is than those before it; None where it is not, or that is
-    meant.
-    """
+def _compared(requests: _Requests, bounds: _Bounds) -> _Comparison | None:
+    """The last of some passes beside those before it; None where they have nothing in common."""
     of_last = requests.part == len(bounds.passes) - 2
     place, is_paired = _places(requests.key[of_last], requests.key)
     is_paired &= ~of_last
@@ -223,13 +243,19 @@ def _growth(requests: _Requests, bounds: _Bounds) -> PassGrowth | None:
         is_used=requests.is_used[is_paired],
         least_bytes=_LEAST_PAIRED * float(requests.size_bytes[of_last].sum()),
     )
+    return _Comparison(passes, part, sizes, ratio)
+
+
+def _growth(comparison: _Comparison, bounds: _Bounds) -> PassGrowth | None:
+    """How much larger the last of some passes is than those before it; None where it is not."""
+    passes, ratio, sizes = comparison.passes, comparison.ratio, comparison.size_bytes
     is_told = passes.is_trained & (bounds.passes[passes.part] < bounds.last_step)
     is_told |= passes.is_of_same_call
-    if not is_told.any() or passes.times.min() < _LEAST_TIMES or _is_climbing(passes):
+    if not is_told.any() or passes.times.min() < _LEAST_TIMES:
         return None
     largest = int(np.flatnonzero(is_told)[np.argmin(passes.times[is_told])])
     times = float(passes.times[largest])
-    is_in_it = part == passes.part[largest]
+    is_in_it = comparison.part == passes.part[largest]
     is_alike = is_in_it & (np.abs(np.log(ratio / times)) <= ALIKE)
     if sizes[is_alike].sum() < _LEAST_ALIKE * sizes[is_in_it].sum():
         return None

@@ -2,6 +2,7 @@
 
 finished_models: models whose training is over, beside the next.
 frozen_twins: frozen weights that a second module has, too.
+generation_scores: scores of all tokens that generate() keeps.
 kept_by_calls: calls that have ended, and whose variables are kept.
 kept_from_start: data that was put on the GPU before the first step.
 kept_in_store: a list, dict or cache that keeps something of each turn.

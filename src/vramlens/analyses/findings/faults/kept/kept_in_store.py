@@ -40,6 +40,8 @@ _AVERAGE = re.compile(
 _MOSTLY = 0.9
 """Of the entries of a store, that are alike: one may be a counter, or a tensor that is small and whole."""
 _CACHE = re.compile(r"^(?P<size>unlimited )?lru_cache of ")
+_OF_FUNCTIONS = re.compile(r"^(?P<maker>[\w.]+?)\.<locals>\.")
+"""What a function collects that each call of another one makes anew."""
 _RESULTS_OF_JOBS = re.compile(
     r"^(?:Future\._result|Task\._result|Queue\.queue|SimpleQueue\._queue)$"
 )
@@ -119,6 +121,14 @@ def _judged(scene: Scene, store: _Store) -> tuple[Verdict, str, str]:
             f"limit it to a few (functools.lru_cache(maxsize=4): {len(store.rows):,} were kept), or"
             " compute the result anew",
         )
+    maker = _OF_FUNCTIONS.match(store.name)
+    if maker is not None and _are_of_several(scene.view.names, store.rows):
+        return (
+            Verdict.LIKELY,
+            f"functions that earlier calls of {maker['maker']}() made are alive, and keep what they collected",
+            f"where {maker['maker']}() registers a function (a hook, a callback), remove it before the call ends"
+            " (handle.remove()): else each call adds one, and all of them go on collecting",
+        )
     if _is_metrics(scene, store.rows):
         return (
             Verdict.LIKELY,
@@ -152,7 +162,7 @@ def _judged(scene: Scene, store: _Store) -> tuple[Verdict, str, str]:
         return (
             Verdict.LIKELY if _keeps_little_beside(scene, store.rows) else Verdict.POSSIBLE,
             "each entry is a slice, and keeps all of the tensor that it was taken from",
-            "clone each slice before it is kept (`x[:, 0].clone()`)",
+            "clone each slice before it is kept (`x[i].clone()`)",
         )
     kept = (
         f"the results of {store.filled_by}"
@@ -196,7 +206,7 @@ def _stores(scene: Scene) -> Iterator[_Store]:
 
 def _lists_by_line(scene: Scene, by_line: dict[tuple[int, str], list[int]]) -> Iterator[_Store]:
     """Yields the lists in variables that some lines fill, each once a pass, as one store."""
-    begins, births = scene.pass_begins, scene.device.allocations.born
+    begins, births = _turn_begins(scene), scene.device.allocations.born
     filling = {
         frame: line_rows
         for (frame, _), line_rows in by_line.items()
@@ -217,22 +227,27 @@ def _store(scene: Scene, name: str, rows: list[int], *, filled_by: str = "") -> 
     return _Store(name, every, size_bytes, filled_by)
 
 
+def _turn_begins(scene: Scene) -> NDArray[np.int64]:
+    """The events at which the model is called; where the program has none, those of its steps."""
+    return scene.pass_begins if scene.view.modules.marked.any() else scene.view.steps.starts
+
+
 def _passes(begins: NDArray[np.int64], born: NDArray[np.int64]) -> int:
-    """In or after how many different calls of the model some were made."""
+    """In or after how many different turns some were made."""
     return len(np.unique(np.searchsorted(begins, born, "right"))) if len(begins) else 0
 
 
 def _are_outputs(scene: Scene, store: _Store) -> bool:
     """Whether they are what as many passes since the last backward pass left, without a graph: these
-    keep hardly anything else.
+    keep hardly anything else. (Where there is no model, a backward pass is a derivative of its turn.)
     """
     view, allocations, rows = scene.view, scene.device.allocations, store.rows
     ends = view.phases.span_end[view.phases.span_end < scene.advice_event]
     born = allocations.born[rows]
-    if len(ends) and int(born.min()) < int(ends[-1]):
+    if view.modules.marked.any() and len(ends) and int(born.min()) < int(ends[-1]):
         return False
     is_of_passes = bool(store.filled_by) or view.modules.marked[rows].any()
-    if not is_of_passes or _passes(scene.pass_begins, born) < _FEWEST_OF_LINE:
+    if not is_of_passes or _passes(_turn_begins(scene), born) < _FEWEST_OF_LINE:
         return False
     return _keeps_little_beside(scene, rows)
 
@@ -253,9 +268,11 @@ def _is_moved_data(scene: Scene, store: _Store) -> bool:
 def _keeps_little_beside(scene: Scene, rows: NDArray[np.int64]) -> bool:
     """Whether the passes that made these keep hardly anything else, as they would with a graph."""
     allocations, alive = scene.device.allocations, scene.advice_rows
+    marked = scene.view.modules.marked
     born = allocations.born[rows]
     is_beside = (allocations.born[alive] > born.min()) & (allocations.born[alive] < born.max())
-    beside = np.setdiff1d(alive[is_beside & scene.view.modules.marked[alive]], rows)
+    is_of_model = marked[alive] if marked.any() else True
+    beside = np.setdiff1d(alive[is_beside & is_of_model], rows)
     kept_bytes = int(allocations.requested_bytes[rows].sum())
     return int(allocations.requested_bytes[beside].sum()) <= _NOTHING_ELSE * kept_bytes
 
@@ -302,6 +319,11 @@ def _are_slices(names: Names, rows: NDArray[np.int64]) -> bool:
     """Whether most are kept by a slice that looks at less than half of them."""
     slices = sum("(slice " in names.name(row) for row in rows.tolist())
     return slices >= _MOSTLY * len(rows)
+
+
+def _are_of_several(names: Names, rows: NDArray[np.int64]) -> bool:
+    """Whether several lists have one name: the first entry of each is called alike."""
+    return len({names.name(row) for row in rows.tolist()}) < len(rows)
 
 
 def _begins_of_parts(name: str) -> list[int]:

@@ -10,6 +10,7 @@ from vramlens.analyses.findings.faults.requests.expression_uses import (
     MUCH,
     ExpressionUse,
     use_of_expression,
+    use_of_node,
 )
 from vramlens.analyses.findings.usage import part_of_heap
 from vramlens.analyses.memory.heap import LineBytes
@@ -34,10 +35,11 @@ def costly_expression(scene: Scene) -> Iterator[Finding]:
 
 
 def _failed_call(scene: Scene) -> Iterator[Finding]:
-    """The expression that memory ran out in."""
-    request, use = scene.ending_request, use_of_expression(scene.ending_expression)
-    if request is None or use is None or request.size_bytes < MUCH * scene.wanted_bytes:
+    """The expression, or the operation of a backward pass, that memory ran out in."""
+    request, failed_use = scene.ending_request, use_at_the_end(scene)
+    if request is None or failed_use is None or request.size_bytes < MUCH * scene.wanted_bytes:
         return
+    subject, use = failed_use
     place = scene.view.place_of_stack(request.stack)
     if use.if_larger and not _is_larger(scene, request.size_bytes, place):
         return
@@ -46,10 +48,10 @@ def _failed_call(scene: Scene) -> Iterator[Finding]:
     yield Finding(
         id="costly_expression",
         verdict=Verdict.LIKELY,
-        title=f"{shown(scene.ending_expression)} {use.reading}: {format_size(request.size_bytes)} at once",
+        title=f"{subject} {use.reading}: {format_size(request.size_bytes)} at once",
         bytes=size_bytes,
         place=place,
-        evidence=("that is the expression that failed",),
+        evidence=("memory ran out in it",),
         fix=f"{use.fix} (up to {format_size(size_bytes)} less)",
         recurs=_bytes_of(alike_lines) >= request.size_bytes,
     )
@@ -102,6 +104,17 @@ def _is_larger(scene: Scene, size_bytes: int, place: Place | None) -> bool:
 def _bytes_of(lines: Iterable[LineBytes]) -> int:
     """What lines asked for themselves."""
     return sum(line.bytes - line.inferred_bytes for line in lines)
+
+
+def use_at_the_end(scene: Scene) -> tuple[str, ExpressionUse] | None:
+    """What memory ran out in, as answers show it, and what that makes more of than may be needed; None where
+    it says nothing.
+    """
+    use = use_of_expression(scene.ending_expression)
+    if use is not None:
+        return shown(scene.ending_expression), use
+    use = use_of_node(scene.ending_node)
+    return None if use is None else (scene.ending_node, use)
 
 
 def shown(expression: str) -> str:

@@ -57,6 +57,8 @@ def _of_rows(call: str, reading: str, fix: str) -> ExpressionUse:
 
 _ROWS = r"[\w.]+\[(?!None\b)[^\[\]:]+\]|[\w.]+\.index_select\([^()]*\)"
 """Rows that an index picks. (One that is no tensor makes a view, and asks for nothing.)"""
+_WEIGHT = r"(?:[\w.]*[._])?(?:weights?(?:_\w+)?|W|kernels?)(?:\.data)?"
+"""A layer's weight, as programs call it."""
 _ASSIGNED = re.compile(r"^(?:return\s+|[\w.,\s]+(?<![=!<>])=(?!=)\s*)")
 """What stands before the value of a statement."""
 _USES = (
@@ -118,6 +120,21 @@ _USES = (
         stays=True,
     ),
     _of(
+        r"\bkron\(",
+        "writes out each entry of one matrix times the whole other one",
+        "keep the two matrices and apply each on its side: torch.kron(a, b) @ x.flatten() is"
+        " (a @ x @ b.T).flatten(), and the sum torch.kron(d, eye) + torch.kron(eye, d) applied to it is that of"
+        " d @ x + x @ d.T",
+        stays=True,
+    ),
+    _of(
+        rf"{_WEIGHT}\s*\+.*@",
+        "makes a new matrix as large as the weight",
+        "apply the factors to the activations instead, and add the results: F.linear(x, weight) + scale *"
+        " F.linear(F.linear(x, a), b) is x with weight + scale * (b @ a)",
+        stays=True,
+    ),
+    _of(
         r"\.to_dense\(",
         "makes every zero of a sparse tensor",
         "keep it sparse: torch.sparse.mm, or index_add_ over its entries",
@@ -171,7 +188,16 @@ _USES = (
         r"device\s*=\s*[\"']cpu[\"']",
     ),
     _of(
-        r"\btorch\.(?:cat|concat|hstack|vstack|stack)\(",
+        r"\btorch\.stack\(",
+        "copies what it puts together",
+        "if a sum or a mean of the parts follows, weighted or not, add them up one after the other: sum(w * part"
+        " for w, part in zip(weights, parts)); else move the parts to the CPU first, or write each into one"
+        " tensor that is made beforehand",
+        stays=True,
+        least_share=0.4,
+    ),
+    _of(
+        r"\btorch\.(?:cat|concat|hstack|vstack)\(",
         "copies what it puts together",
         "if a product with a weight follows, split the weight: cat([a, b]) @ w is a @ w[:n] + b @ w[n:]; if a"
         " sum over the columns follows, as in x @ x.T, add up those of the parts; else move the parts to the CPU"
@@ -187,6 +213,12 @@ _USES = (
         " index at a time",
     ),
     _of_rows(
+        rf"^(?![\w.]*(?:emb|tok|wte|wpe|table)){_WEIGHT}\[(?!None\b)[^\[\]:]+\]$",
+        "copies one weight for each index",
+        "multiply all rows of one kind with its weight at once, kind after kind: x[kind == k] @ weight[k], or"
+        " sort the rows by kind and take slices of them",
+    ),
+    _of_rows(
         rf"^(?:{_ROWS})$",
         "copies one row for each index",
         "if a layer or a product follows, apply it before the rows are copied: layer(x)[index]; if rows are"
@@ -194,6 +226,52 @@ _USES = (
     ),
 )
 """The first that fits counts."""
+
+
+_BACKWARD = re.compile(r"Backward\d+$")
+_NODES = (
+    _of(
+        r"^Gather$",
+        "makes a gradient as large as all that it picks from, expanded dimensions written out",
+        "gather from the tensor itself, not from one that is expanded: of x with a row for each of n points,"
+        " x.flatten(0, 1)[index + n * sample] (sample: each one's number) has a gradient as large as x",
+    ),
+    _of(
+        r"^LogSoftmax$",
+        "makes a gradient for each class of each row",
+        "take the loss of a part of the rows at a time, with torch.utils.checkpoint around each part, or make"
+        " logits only where they count",
+    ),
+    _of(
+        r"^Upsample\w+$",
+        "makes the gradient of all samples at their new size at once",
+        "if a layer without neighbors follows (a 1x1 convolution, a linear layer), apply it before, to the"
+        " smaller maps",
+    ),
+    _of(
+        r"^Select$",
+        "makes a gradient as large as the whole tensor for one piece of it",
+        "take all pieces at once: x.unbind(dim) makes one gradient for all of them",
+    ),
+    _of(
+        r"^Slice$",
+        "makes a gradient as large as the whole tensor for a part of it",
+        "if one part is used, as in logits[:, :-1], use the whole and mark what is left out, with labels that"
+        " the loss ignores (-100); if many are, take them at once: x.split(size, dim) makes one gradient for"
+        " all of them",
+    ),
+)
+"""Operations whose gradients take more than may be needed."""
+
+
+def use_of_node(node: str) -> ExpressionUse | None:
+    """What the gradient of an operation (``GatherBackward0``) makes more of than may be needed; None where
+    its name says nothing.
+    """
+    operation = _BACKWARD.sub("", node)
+    if operation == node:
+        return None
+    return next((use for use in _NODES if use.call.search(operation)), None)
 
 
 def use_of_expression(expression: str) -> ExpressionUse | None:

@@ -10,8 +10,7 @@ from vramlens.analyses.attribution.categories import Category
 from vramlens.analyses.attribution.named_shapes import Shape
 from vramlens.analyses.attribution.phases import LINEAR_FORWARD
 from vramlens.analyses.finding import Finding
-from vramlens.analyses.findings.faults.requests.costly_expression import shown
-from vramlens.analyses.findings.faults.requests.expression_uses import use_of_expression
+from vramlens.analyses.findings.faults.requests.costly_expression import use_at_the_end
 from vramlens.analyses.scene import Scene
 from vramlens.ground.allocator_sizes import block_size
 from vramlens.ground.place import Place, base_name
@@ -51,7 +50,7 @@ class _Use:
     """What a request was for, in a sentence, and what to change.
 
     Attributes:
-        is_sure: whether the source text says so; sizes alone do not prove it.
+        is_sure: whether the source text, or autograd, says so; sizes alone do not prove it.
     """
 
     reading: str
@@ -97,10 +96,10 @@ def _fix_of(use: _Use | None, place: Place | None) -> str:
 
 def _use_of(scene: Scene, request: OutOfMemory) -> _Use | None:
     """What the request is for, as far as its expression and what is alive beside it tell."""
-    said = use_of_expression(scene.ending_expression)
-    if said is not None:
-        reading = f"{shown(scene.ending_expression)} {said.reading}"
-        return _Use(reading, said.fix, is_sure=True)
+    failed_use = use_at_the_end(scene)
+    if failed_use is not None:
+        subject, said = failed_use
+        return _Use(f"{subject} {said.reading}", said.fix, is_sure=True)
     if _is_of_output_layer(scene, request):
         return _Use(
             "the output layer makes the logits of every position for the whole vocabulary",

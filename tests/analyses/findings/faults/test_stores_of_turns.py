@@ -1,0 +1,73 @@
+"""What lists keep of the turns of a loop that has no model, and what functions of earlier calls collect."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from support.made_failures import TORCH, Frame, MadeRun, finding_of
+from vramlens.analyses.finding import Finding
+
+USER = "/home/user/sample.py"
+FRAMES: dict[str, tuple[Frame, ...]] = {
+    "data": ((USER, 5, "load"),),
+    "work": ((USER, 20, "energy"),),
+    "state": ((USER, 30, "transition"),),
+    "gradient": ((f"{TORCH}/autograd/__init__.py", 500, "grad"), (USER, 31, "transition")),
+    "collect": ((USER, 40, "__call__"),),
+}
+
+
+def sampled(folder: Path, *, beside: int = 0) -> Finding | None:
+    """What is told of a chain's states, each with so many MiB beside it."""
+    run = MadeRun(FRAMES)
+    run.asks("data", 30)
+    for number in range(40):
+        work = [run.asks("work", 7), run.asks("work", 3), run.asks("gradient", 2)]
+        run.asks("state", 10, name=f"list[{number}]")
+        if beside:
+            run.asks("work", beside)
+        run.frees(*work)
+    return finding_of(run.fails("work", 20, folder), "kept_in_store")
+
+
+def test_the_states_of_a_chain_are_results(tmp_path: Path) -> None:
+    finding = sampled(tmp_path)
+    assert finding is not None
+    assert finding.verdict == "likely"
+    assert finding.title.startswith("40 tensors in a list hold 400.00 MiB")
+    assert "on the CPU" in (finding.fix or "")
+
+
+@pytest.mark.parametrize(("beside", "verdict"), [(5, "likely"), (6, "possible")])
+def test_a_turn_that_keeps_much_beside_its_state(tmp_path: Path, beside: int, verdict: str) -> None:
+    """As a graph does."""
+    finding = sampled(tmp_path, beside=beside)
+    assert finding is not None
+    assert finding.verdict == verdict
+
+
+def collected(folder: Path, keys: Sequence[int]) -> Finding | None:
+    """What is told of entries of lists that a function made by calls of another one collects."""
+    run = MadeRun(FRAMES)
+    run.asks("data", 100)
+    for key in keys:
+        run.asks("collect", 10, name=f"Maps.__call__.<locals>.keep.maps[{key}]")
+    return finding_of(run.fails("data", 20, folder), "kept_in_store")
+
+
+def test_functions_of_earlier_calls_go_on_collecting(tmp_path: Path) -> None:
+    finding = collected(tmp_path, (0, 1, 2, 3, 0, 1, 2, 0, 1))
+    assert finding is not None
+    assert finding.verdict == "likely"
+    assert (finding.fix or "").startswith("where Maps.__call__() registers a function")
+    assert finding.evidence[0].startswith("functions that earlier calls of Maps.__call__() made")
+
+
+def test_one_function_that_collects_may_be_meant(tmp_path: Path) -> None:
+    finding = collected(tmp_path, range(9))
+    assert finding is not None
+    assert finding.verdict == "possible"
+    assert "on the CPU" in (finding.fix or "")
