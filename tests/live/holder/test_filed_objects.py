@@ -208,3 +208,51 @@ def main(tick):
 """)
     assert leak.fix.startswith("limit closed (")
     assert "a detached tensor still keeps its own memory" in leak.fix
+
+
+def test_lines_that_are_logged(told: Told) -> None:
+    leak = told("""
+from logging.handlers import MemoryHandler
+
+def open_report():
+    report = MemoryHandler(100_000, flushLevel=logging.CRITICAL)
+    log = logging.getLogger("filing.report")
+    log.setLevel(logging.DEBUG)
+    log.propagate = False
+    log.addHandler(report)
+    return log, report
+
+def main(tick):
+    log, report = open_report()
+    for number in range(STEPS):
+        log.debug("step %d: %s", number, torch.zeros(4096))
+        tick()
+    report.close()
+""")
+    assert leak.owner.source == 'log.debug("step %d: %s", number, torch.zeros(4096))'
+    assert leak.fix.startswith("log a number or text instead of the tensor: report.buffer keeps")
+
+
+def test_buffers_with_ever_new_names(told: Told) -> None:
+    leak = told("""
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+        self.register_buffer("sums", torch.zeros(4096))
+        self.register_buffer(self.slot(-1), torch.zeros(4096))
+    def slot(self, number):
+        return f"mean_{number}"
+    def end(self, number):
+        mean = self.sums / 2
+        self.register_buffer(self.slot(number), mean, persistent=False)
+
+def main(tick):
+    net = Net()
+    for number in range(STEPS):
+        net.layer(torch.zeros(2, 8))
+        net.end(number)
+        tick()
+""")
+    assert leak.owner.source == "self.register_buffer(self.slot(number), mean, persistent=False)"
+    assert leak.fix.startswith("use one name, so that a new tensor replaces the earlier one")

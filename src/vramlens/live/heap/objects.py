@@ -97,6 +97,27 @@ def is_recorded_warning(value: object) -> bool:
     )
 
 
+def is_log_record(value: object) -> bool:
+    """Whether it is what a handler of ``logging`` gets of a line that is logged."""
+    return any(
+        class_name(base) == "LogRecord" and class_module(base) == "logging"
+        for base in class_order(type(value))
+    )
+
+
+def line_of_report(value: object) -> tuple[str, int] | None:
+    """The file and line that gave a recorded warning, or logged a record; None of anything else."""
+    if is_recorded_warning(value):
+        names = ("filename", "lineno")
+    elif is_log_record(value):
+        names = ("pathname", "lineno")
+    else:
+        return None
+    attributes = dict(attributes_of(value))
+    file, line = (attributes.get(name) for name in names)
+    return (file, line) if type(file) is str and type(line) is int else None
+
+
 def attributes_of(owner: object) -> list[tuple[str, Any]]:
     """Names and values of an instance's own attributes: the real dict and the slots, never a
     property.

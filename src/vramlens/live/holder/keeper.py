@@ -24,9 +24,9 @@ from vramlens.live.heap.objects import (
     dict_items,
     elements_of,
     is_kind,
-    is_recorded_warning,
     is_users,
     is_users_class,
+    line_of_report,
 )
 from vramlens.live.holder.chain import Chain
 from vramlens.live.holder.filed_objects import filing_store
@@ -137,9 +137,9 @@ class Statements(UsersSource):
         if linked is None and not _moves_on(best):
             linked = self._of_linked_field(chain, below)
         best = linked or best
-        warning_line = _warning_line(kept)
-        if warning_line is not None:  # the container was made elsewhere, once
-            return Keeper(*warning_line) if best is None else _moved(best, warning_line)
+        reporting_line = _reporting_line(kept)
+        if reporting_line is not None:  # the container was made elsewhere, once
+            return Keeper(*reporting_line) if best is None else _moved(best, reporting_line)
         return best or self._by_what_it_keeps(chain, (kept, *below)) or self._making_call(chain)
 
     def _best_of_names(self, chain: Chain, example: _Example) -> Keeper | None:
@@ -403,13 +403,14 @@ def _moved(keeper: Keeper, place: tuple[str, int, str]) -> Keeper:
     return replace(keeper, file=file, line=line, function=function)
 
 
-def _warning_line(kept: Any) -> tuple[str, int, str] | None:
-    """Where a recorded warning was given: file, line and function; None of anything else, and
-    outside of the user's source.
+def _reporting_line(kept: Any) -> tuple[str, int, str] | None:
+    """Where a recorded warning was given, or a record was logged: file, line and function; None of
+    anything else, and outside of the user's source.
     """
-    if not is_recorded_warning(kept):
+    place = line_of_report(kept)
+    if place is None:
         return None
-    file, line = kept.filename, kept.lineno
+    file, line = place
     module = read_source(file) if is_users(file) else None
     sites = () if module is None else module.all_calls()
     around = [

@@ -19,12 +19,13 @@ from vramlens.live.holder.object_fix import (
     exception_fix,
     is_exception,
     object_fix,
+    report_fix,
     task_fix,
-    warning_fix,
 )
 from vramlens.live.holder.removal_fix import removal_beside, removal_fix
 from vramlens.live.source.source_stores import Store, read_source
 from vramlens.live.source.source_tree import is_in_loop
+from vramlens.live.source.statement_scores import gives_a_name
 
 _LONGEST_CALL = 70
 WORTH_DETACHING = 0.5
@@ -66,8 +67,14 @@ def fix_of(kind: str, keeper: Keeper | None, owner: LeakOwner, kept: Kept | None
 
 def _fix_of_statement(keeper: Keeper | None) -> str:
     """For a function that ``atexit`` holds: it has to be taken back by what registered it; for an
-    object whose own method is to run when it goes: it never goes.
+    object whose own method is to run when it goes: it never goes; for attributes with ever new names.
     """
+    store = store_of(keeper)
+    if store is not None and gives_a_name(store):
+        return (
+            "use one name, so that a new tensor replaces the earlier one, or delete what is done:"
+            " delattr(module, name)"
+        )
     call = statement_source(keeper)
     own_method = _FINALIZES_ITSELF.search(call)
     if own_method:
@@ -85,7 +92,7 @@ def _fix_of_statement(keeper: Keeper | None) -> str:
 
 def _fix_of_object(kind: str, keeper: Keeper | None, owner: LeakOwner, facts: Kept) -> str:
     """For warnings, tasks, exceptions, and objects that a graph hangs on; empty for all else."""
-    special = warning_fix(owner.name, facts) or task_fix(keeper, facts)
+    special = report_fix(owner.name, facts) or task_fix(keeper, facts)
     if special:
         return special
     if kind == "exception" or is_exception(facts.value):

@@ -14,6 +14,7 @@ from vramlens.live.heap.objects import (
     class_name,
     class_order,
     is_kind,
+    is_log_record,
     is_recorded_warning,
 )
 from vramlens.live.holder.keeper import Keeper, store_of, stored_source
@@ -76,9 +77,13 @@ def _without_traceback(error: str) -> str:
     )
 
 
-def warning_fix(name: str, kept: Kept) -> str:
-    """For warnings that are recorded; empty for all else."""
+def report_fix(name: str, kept: Kept) -> str:
+    """For warnings that are recorded and lines that are logged; empty for all else."""
     value, path = kept.value, kept.path
+    if is_log_record(value):
+        return (
+            f"log a number or text instead of the tensor: {name} keeps each line with its arguments"
+        )
     if is_recorded_warning(value):
         path = path.removeprefix(".message")
         value = getattr(value, "message", None)

@@ -14,17 +14,9 @@ from vramlens.live.source.callers_names import names_of_callers
 from vramlens.live.source.expressions import last_name, receiver_of
 from vramlens.live.source.searched_names import SearchedName, code_for
 from vramlens.live.source.source_stores import Function, Module, Store, read_source
-from vramlens.live.source.statement_scores import class_around, is_among
+from vramlens.live.source.statement_scores import NAMING_METHODS, class_around, is_among
 from vramlens.live.source.users_source import UsersSource
 
-_NAMESPACE = (
-    "register_buffer",
-    "register_parameter",
-    "add_module",
-    "register_module",
-    "__setattr__",
-    "setattr",
-)
 _HOPS = 3
 """Other names that lead to a name (``log = self.log``, ``append = log.append``): a fourth leads to what
 only shares a word.
@@ -91,7 +83,7 @@ def _fits(source: UsersSource, store: Store, searched: SearchedName, hops: int) 
 
 
 def _stores_into_self(store: Store, searched: SearchedName) -> bool:
-    if searched.how == "namespace" and store.method not in _NAMESPACE:
+    if searched.how == "namespace" and store.method not in NAMING_METHODS:
         return False
     is_self = store.name in ("self", "super()") and not store.base
     owner = class_around(store.function)

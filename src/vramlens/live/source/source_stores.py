@@ -397,7 +397,7 @@ class _Reader:
                 base=base,
                 how="call",
                 method=method,
-                value=next(reversed(arguments), None),
+                value=_value_of_call(call, arguments),
                 arguments=arguments,
                 key=key or inner_key,
                 file=self._module.file,
@@ -454,6 +454,13 @@ def _how_exactly(
     if how == "item" and isinstance(key, ast.Slice) and is_empty(value):
         return "delete"
     return how
+
+
+def _value_of_call(call: ast.Call, arguments: Sequence[ast.expr]) -> ast.expr | None:
+    """What a call is given to store: its last argument that is no option (``persistent=False``)."""
+    options = {id(word.value) for word in call.keywords if isinstance(word.value, ast.Constant)}
+    given = [argument for argument in arguments if id(argument) not in options]
+    return next(reversed(given or arguments), None)
 
 
 def _target_of_call(

@@ -19,6 +19,15 @@ _GROWS = frozenset((
     "append", "appendleft", "extend", "extendleft", "insert", "add", "update", "setdefault", "put", "put_nowait",
     "push", "heappush", "insort", "insort_left", "insort_right", "__setitem__", "send", "set", "register_buffer",
 ))  # fmt: skip
+NAMING_METHODS = (
+    "register_buffer",
+    "register_parameter",
+    "add_module",
+    "register_module",
+    "__setattr__",
+    "setattr",
+)
+"""Methods that put something under a name, their first argument."""
 _TAKES = frozenset((
     "pop", "popleft", "popitem", "clear", "remove", "discard", "get", "get_nowait", "items", "keys", "values", "copy",
     "index", "count", "sort", "reverse", "backward", "item", "detach", "cpu", "zero_grad", "step", "size", "mean",
@@ -110,6 +119,8 @@ def _strength_of_call(store: Store, *, is_inside: bool) -> int:
     method = store.method
     if method == "setdefault" and is_empty(store.value):
         return 0  # it makes the place to which another statement adds
+    if method in NAMING_METHODS and not gives_a_name(store):
+        return 0  # it fills one and the same entry, however often it runs
     if method in _GROWS:
         return 45
     if _is_in_place(method):
@@ -128,6 +139,12 @@ def _strength_of_call(store: Store, *, is_inside: bool) -> int:
 def _is_in_place(method: str) -> bool:
     """Whether a method is one of a tensor that changes its values: ``mul_``, ``copy_``."""
     return method.endswith("_") and not method.endswith("__")
+
+
+def gives_a_name(store: Store) -> bool:
+    """Whether a statement puts something under a name that it makes up: ``register_buffer(f"x{i}", x)``."""
+    name = next(iter(store.arguments), None)
+    return store.method in NAMING_METHODS and not isinstance(name, ast.Constant)
 
 
 def class_around(function: Function) -> str:
