@@ -93,6 +93,7 @@ class MadeRun:
         node: str | None = None,
         source: Mapping[tuple[str, int], str] | None = None,
         while_handling: bool = False,
+        padded_batch: Mapping[str, int] | None = None,
     ) -> Explanation:
         """The answer to a request of a part that fails now.
 
@@ -101,6 +102,7 @@ class MadeRun:
             node: the operation whose gradient was being computed, likewise.
             source: the text of lines, likewise.
             while_handling: whether another such error is being handled.
+            padded_batch: how much of the batch is padding, likewise.
         """
         self.is_refused(part, mib)
         segments = [
@@ -108,7 +110,7 @@ class MadeRun:
             for address, size in self.alive.items()
         ]
         made = snapshot(self.events, segments)
-        if not self.names and expression is None and node is None and source is None:
+        if not self.names and not any((expression, node, source, padded_batch)):
             path = folder / "made.pickle"
             path.write_bytes(pickle.dumps(made))
             return explain(path)
@@ -118,6 +120,12 @@ class MadeRun:
             for (file, line), text in (source or {}).items()
         ]
         failure = {"device": 0, "requested_bytes": mib * MIB, "expression": expression}
-        failure = {**failure, "node": node, "source": lines, "while_handling": while_handling}
+        failure = {
+            **failure,
+            "node": node,
+            "source": lines,
+            "while_handling": while_handling,
+            "padded_batch": padded_batch,
+        }
         path = vram(folder / "made.vram", made, {"oom": failure}, names={"tensors": named})
         return explain(path)

@@ -17,7 +17,7 @@ engine_log: what serving engines and NCCL say of their own memory.
 from vramlens.trace.device import BEFORE, Allocations, Counter, DeviceTrace, Segments
 from vramlens.trace.events import Action, Events, OutOfMemory
 from vramlens.trace.measurements import DeviceLedger, DeviceProcess, Ledgers, Samples
-from vramlens.trace.meta import DecisionsMeta, DeviceMeta, FailureMeta, GroupMeta, Meta
+from vramlens.trace.meta import DecisionsMeta, DeviceMeta, FailureMeta, GroupMeta, Meta, PaddedBatch
 from vramlens.trace.stacks import NO_STACK, Frame, Stacks
 from vramlens.trace.storage_facts import (
     AT_THE_END,
@@ -55,6 +55,7 @@ __all__ = [
     "Meta",
     "OutOfMemory",
     "Owners",
+    "PaddedBatch",
     "ParameterUse",
     "Samples",
     "Segments",

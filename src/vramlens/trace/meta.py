@@ -43,6 +43,20 @@ class DeviceMeta:
 
 
 @dataclass(frozen=True, slots=True)
+class PaddedBatch:
+    """A batch of token numbers, or the mask of one, that is partly padding.
+
+    Attributes:
+        rows, columns: its sizes.
+        used_columns: those that hold something else than padding in some row.
+    """
+
+    rows: int
+    columns: int
+    used_columns: int
+
+
+@dataclass(frozen=True, slots=True)
 class FailureMeta:
     """The out-of-memory error that made the program write the recording; None where the recording
     does not say.
@@ -57,6 +71,7 @@ class FailureMeta:
             backward pass.
         source: the text of the lines that held the most then, by file and line.
         while_handling: whether the program was handling another such error on that thread.
+        padded_batch: the batch with most padding, where it could be read.
     """
 
     device: int | None = None
@@ -67,6 +82,7 @@ class FailureMeta:
     node: str | None = None
     source: Mapping[tuple[str, int], str] = field(default_factory=dict)
     while_handling: bool = False
+    padded_batch: PaddedBatch | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ from vramlens.analyses.findings.faults.larger_inputs import larger_inputs
 from vramlens.analyses.findings.faults.lbfgs_pairs import lbfgs_history
 from vramlens.analyses.findings.faults.losses_before_backward import losses_before_backward
 from vramlens.analyses.findings.faults.optimizer_list import optimizer_list
+from vramlens.analyses.findings.faults.padded_columns import padded_columns
 from vramlens.analyses.findings.faults.requests.concatenated_copy import concatenated_copy
 from vramlens.analyses.findings.faults.requests.costly_expression import costly_expression
 from vramlens.analyses.findings.faults.requests.dense_embedding_gradient import (
@@ -120,6 +121,12 @@ FROM_RECORDING: tuple[FindingRow[Scene], ...] = (
         saves_at_most=True,
     ),
     FindingRow(id="unstepped_parameters", find=unstepped_parameters, is_mended_in_code=True),
+    FindingRow(
+        id="padded_columns",
+        find=padded_columns,
+        is_mended_in_code=True,
+        takes_place_of="activations",
+    ),
     FindingRow(id="larger_inputs", find=larger_inputs, is_mended_in_code=True, may_be_meant=True),
     FindingRow(
         id="unconsumed_forward", find=unconsumed_forward, is_mended_in_code=True, saves_at_most=True

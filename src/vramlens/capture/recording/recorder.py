@@ -27,6 +27,7 @@ from vramlens.capture.recording.ring_size import default_max_events
 from vramlens.capture.recording.sample_rows import SampleRows
 from vramlens.capture.recording.step_marks import StepCounter
 from vramlens.capture.torch_api import Allocator
+from vramlens.capture.triggers.padded_batch import padded_batch
 from vramlens.capture.triggers.source_lines import source_of_largest
 from vramlens.capture.warn import harmless, say, say_once
 from vramlens.ground.event_history import leave_out_before
@@ -375,7 +376,7 @@ class Recorder:
             "step_source": self.steps.source,
             "module_marks": self._marks is not None and self._marks.is_on,
             "autocast": self._marks is not None and self._marks.has_seen_autocast,
-            "oom": _with_source(request.failure, snapshot),
+            "oom": _failure(request.failure, snapshot, gpu.kind),
             "started_us": self._started_us,
             "written_us": time.time_ns() // 1000,
         }
@@ -392,11 +393,15 @@ class Recorder:
         }
 
 
-def _with_source(
-    failure: Mapping[str, Any] | None, snapshot: Mapping[str, Any]
+def _failure(
+    failure: Mapping[str, Any] | None, snapshot: Mapping[str, Any], kind: str
 ) -> dict[str, Any] | None:
-    """What is known of a failure, with the source of the lines that hold the most."""
-    return None if failure is None else {**failure, "source": source_of_largest(snapshot)}
+    """What is known of a failure, with the source of the lines that hold the most, and what of the
+    batch is padding.
+    """
+    if failure is None:
+        return None
+    return {**failure, "source": source_of_largest(snapshot), "padded_batch": padded_batch(kind)}
 
 
 def _reason_of(error: Exception) -> str:

@@ -16,7 +16,7 @@ from vramlens.read.values import (
     as_text,
     text_of,
 )
-from vramlens.trace import DecisionsMeta, DeviceMeta, FailureMeta, GroupMeta, Meta
+from vramlens.trace import DecisionsMeta, DeviceMeta, FailureMeta, GroupMeta, Meta, PaddedBatch
 
 _LONGEST_MESSAGE = 1 << 16
 _MOST_WORDS = 1000
@@ -107,7 +107,17 @@ def _failure(entry: dict[str, Any]) -> FailureMeta:
         node=as_text(entry.get("node")),
         source=_source(as_list(entry.get("source"))[:_MOST_SOURCE]),
         while_handling=entry.get("while_handling") is True,
+        padded_batch=_padded_batch(as_dict(entry.get("padded_batch"))),
     )
+
+
+def _padded_batch(entry: dict[str, Any]) -> PaddedBatch | None:
+    rows, columns, used = (
+        as_number(entry.get(name)) for name in ("rows", "columns", "used_columns")
+    )
+    if not rows or not columns or used is None or not 0 <= used < columns:
+        return None
+    return PaddedBatch(rows, columns, used)
 
 
 def _source(entries: list[Any]) -> dict[tuple[str, int], str]:

@@ -7,6 +7,7 @@ larger_inputs: a pass on inputs several times as large as those before it.
 lbfgs_pairs: vectors that L-BFGS keeps of its iterations.
 losses_before_backward: passes whose losses wait for one backward pass.
 optimizer_list: temporaries that an optimizer makes for all parameters at once, PyTorch's or one's own.
+padded_columns: columns of a batch that are padding in every row.
 requests: requests that it need not make.
 retained_graph: a graph that goes on through several backward passes.
 solver_steps: what a solver of differential equations keeps of all its steps.

@@ -1,0 +1,148 @@
+"""How much of a batch is padding, read from tables of integers that are alive."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterator
+from itertools import chain
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vramlens.capture.triggers import padded_batch as module
+from vramlens.capture.triggers.padded_batch import padded_batch, used_columns
+
+torch = pytest.importorskip("torch")
+
+Batch = dict[str, int]
+
+
+@pytest.fixture(autouse=True)
+def _no_tables_of_others(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Only tables of an odd number of rows are looked at: other tests may have left some."""
+    tables_of = module._tables_of
+
+    def of_this_test(*arguments: Any) -> Iterator[Any]:
+        return (table for table in tables_of(*arguments) if table.rows in (7, 9))
+
+    monkeypatch.setattr(module, "_tables_of", of_this_test)
+    return iter(())
+
+
+def told() -> Batch | None:
+    return padded_batch("cpu", ctypes.string_at)
+
+
+def tokens(columns: int, *lengths: int, left: bool = False, pad: int = 0) -> Any:
+    """Seven rows of token numbers."""
+    table = torch.full((7, columns), pad, dtype=torch.long)
+    for row, length in enumerate((*lengths, *[lengths[0]] * (7 - len(lengths)))):
+        numbers = torch.arange(100, 100 + length)
+        table[row, columns - length if left else 0 :][:length] = numbers
+    return table
+
+
+def mask(columns: int, *lengths: int) -> Any:
+    return (tokens(columns, *lengths) != 0).long()
+
+
+def test_columns_at_the_end() -> None:
+    batch = tokens(256, 80, 100, 60)
+    assert told() == {"rows": 7, "columns": 256, "used_columns": 100}
+    assert batch[0, 0] == 100, "it is only read"
+
+
+def test_columns_at_the_begin() -> None:
+    batch = tokens(256, 80, 100, left=True, pad=50256)
+    assert told() == {"rows": 7, "columns": 256, "used_columns": 100}
+    del batch
+
+
+@pytest.mark.parametrize("kind", [torch.int64, torch.int32, torch.bool, torch.uint8])
+def test_a_mask_of_any_type(kind: Any) -> None:
+    batch = mask(128, 30, 40).to(kind)
+    assert told() == {"rows": 7, "columns": 128, "used_columns": 40}
+    del batch
+
+
+def test_the_one_with_most_padding() -> None:
+    batches = [tokens(256, 250), tokens(512, 100), tokens(128, 20)]
+    assert told() == {"rows": 7, "columns": 512, "used_columns": 100}
+    del batches
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: tokens(256, 80, 256),
+        lambda: tokens(256, 231),
+        lambda: torch.zeros(7, 256, dtype=torch.long),
+        lambda: torch.arange(256).expand(7, 256).contiguous(),  # positions
+        lambda: torch.nn.functional.one_hot(torch.arange(7), 256),
+        lambda: torch.arange(7 * 256).view(7, 256) % 2 * (torch.arange(256) < 100),  # labels
+        lambda: tokens(256, 80).float(),
+        lambda: tokens(63, 20),
+        lambda: tokens(512, 80).T.contiguous().T,
+    ],
+    ids=["full", "nearly", "zeros", "positions", "one_hot", "labels", "float", "narrow", "strided"],
+)
+def test_what_is_no_padded_batch(make: Callable[[], Any]) -> None:
+    table = make()
+    assert told() is None
+    del table
+
+
+def test_a_slice_of_a_larger_table_is_read_where_it_begins() -> None:
+    whole = torch.cat([tokens(128, 128), tokens(128, 30)])
+    batch = whole[7:]
+    assert told() == {"rows": 7, "columns": 128, "used_columns": 30}
+    del whole, batch
+
+
+def test_a_table_of_a_whole_data_set_is_not_read() -> None:
+    batch = torch.zeros(9, 1 << 18, dtype=torch.long)
+    batch[:, :1000] = torch.arange(1, 1001)
+    assert told() is None
+    del batch
+
+
+def test_a_read_that_fails_costs_the_padding_alone() -> None:
+    def fails(address: int, size_bytes: int) -> bytes:
+        raise OSError(700, "cuMemcpyDtoH failed")
+
+    batch = tokens(256, 80)
+    assert padded_batch("cpu", fails) is None
+    del batch
+
+
+@pytest.mark.parametrize("kind", ["cpu", "xpu"])
+def test_only_cuda_is_read(kind: str) -> None:
+    batch = tokens(256, 80)
+    assert padded_batch(kind) is None
+    del batch
+
+
+def test_nothing_is_read_in_a_process_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "initialized_group", object)
+    assert not module._may_read(torch, "cuda")
+
+
+@pytest.mark.parametrize("is_capturing", [False, True])
+def test_nothing_is_read_while_a_graph_is_captured(
+    monkeypatch: pytest.MonkeyPatch, is_capturing: bool
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: is_capturing)
+    assert module._may_read(torch, "cuda") is not is_capturing
+
+
+@given(st.data())
+def test_every_column_after_the_used_ones_is_alike(data: st.DataObject) -> None:
+    columns, rows = data.draw(st.integers(2, 12)), data.draw(st.integers(1, 4))
+    numbers = st.lists(st.integers(0, 3), min_size=columns, max_size=columns)
+    table = [data.draw(numbers) for _ in range(rows)]
+    used = used_columns(bytes(chain(*table)), columns, 1)
+    at_end = chain(*(row[used:] for row in table))
+    at_begin = chain(*(row[: columns - used] for row in table))
+    assert used == columns or 1 in (len(set(at_end)), len(set(at_begin)))
