@@ -13,6 +13,7 @@ from vramlens.analyses.findings.failure_remedies import (
     unconsumed_forward,
 )
 from vramlens.analyses.findings.faults.double_precision import double_precision
+from vramlens.analyses.findings.faults.idle_experts import idle_experts
 from vramlens.analyses.findings.faults.kept.finished_models import finished_models
 from vramlens.analyses.findings.faults.kept.frozen_twins import frozen_twins
 from vramlens.analyses.findings.faults.kept.generation_scores import generation_scores
@@ -121,6 +122,12 @@ FROM_RECORDING: tuple[FindingRow[Scene], ...] = (
         saves_at_most=True,
     ),
     FindingRow(id="unstepped_parameters", find=unstepped_parameters, is_mended_in_code=True),
+    FindingRow(
+        id="idle_experts",
+        find=idle_experts,
+        is_mended_in_code=True,
+        takes_place_of="activations",
+    ),
     FindingRow(
         id="padded_columns",
         find=padded_columns,

@@ -2,6 +2,7 @@
 
 derivative_graphs: graphs of derivatives that are kept together.
 double_precision: numbers of twice the usual width.
+idle_experts: experts that compute rows which nobody sends them.
 kept: what the program is done with, or need not have on the GPU.
 larger_inputs: a pass on inputs several times as large as those before it.
 lbfgs_pairs: vectors that L-BFGS keeps of its iterations.

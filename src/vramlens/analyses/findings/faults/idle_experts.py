@@ -1,0 +1,82 @@
+"""Experts that all compute every row, although a router picks a few of them for each."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vramlens.analyses.attribution.categories import Category
+from vramlens.analyses.extent import Extent
+from vramlens.analyses.finding import Finding
+from vramlens.analyses.findings.faults.requests.costly_expression import shown
+from vramlens.analyses.findings.usage import part_of_heap
+from vramlens.analyses.scene import Scene
+from vramlens.ground.verdict import Verdict
+from vramlens.units import format_size
+
+_EACH_OF_ALL = re.compile(r"\b(?P<expert>\w+)\((?P<rows>[\w.]+)\)\s+for\s+(?P=expert)\s+in\b")
+"""``[expert(tokens) for expert in self.experts]``: each gets the same rows."""
+_PICKS = re.compile(r"\.gather\(|\btopk\(|\btake_along_dim\(")
+_LEAST_SHARE = 0.4
+
+
+def idle_experts(scene: Scene) -> Iterator[Finding]:
+    """The activations of calls that all compute the same rows, when memory runs out, if they are much of
+    all and the function picks from their results.
+    """
+    failure = scene.ending_failure
+    if failure is None:
+        return
+    calls = {line: _EACH_OF_ALL.search(text) for line, text in failure.source.items()}
+    picking = [line for line, text in failure.source.items() if _PICKS.search(text)]
+    functions = {scene.view.trace.stacks.frame(frame).function for frame in _frames(scene, picking)}
+    for line, call in calls.items():
+        frames = [] if call is None else _frames(scene, [line])
+        place = scene.view.place(frames[0]) if frames else None
+        if call is None or place is None or place.function not in functions:
+            continue
+        rows = _activations_through(scene, frames)
+        size_bytes = int(scene.device.allocations.requested_bytes[rows].sum())
+        if size_bytes < _LEAST_SHARE * scene.advice_heap.requested_bytes:
+            continue
+        yield Finding(
+            id="idle_experts",
+            verdict=Verdict.LIKELY,
+            title=f"each {call['expert']} computes all of {call['rows']}, and another line picks from the"
+            f" results: {part_of_heap(size_bytes, scene.advice_heap)} of activations",
+            bytes=size_bytes,
+            place=place,
+            evidence=(f"the line is {shown(failure.source[line])}",),
+            fix=f"if a router chooses a few for each row, give each {call['expert']} the rows that are its own,"
+            f" {call['expert']}({call['rows']}[mask]), and add up the results with index_add"
+            f" (up to {format_size(size_bytes)} less)",
+            extent=Extent(scene.advice_event, rows),
+        )
+        return
+
+
+def _frames(scene: Scene, lines: Iterable[tuple[str, int]]) -> list[int]:
+    """The ids of all frames at some lines."""
+    stacks = scene.view.trace.stacks
+    return [
+        frame
+        for file, line in lines
+        for frame in np.flatnonzero(stacks.frame_line == line).tolist()
+        if stacks.frame(frame).file == file
+    ]
+
+
+def _activations_through(scene: Scene, frames: list[int]) -> NDArray[np.int64]:
+    """The activations whose stacks go through some frames."""
+    stacks = scene.view.trace.stacks
+    flags = np.zeros(len(stacks.frame_line), np.bool_)
+    flags[frames] = True
+    goes_through = np.append(stacks.any_frame(flags), False)
+    rows = scene.advice_rows
+    rows = rows[scene.view.categories.category[rows] == Category.ACTIVATIONS]
+    return np.asarray(
+        rows[goes_through[np.minimum(scene.device.allocations.stack[rows], len(stacks))]]
+    )
