@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from vramlens.capture.names.live_heap import LiveHeap
-from vramlens.capture.process.tracked_objects import everything_alive
+from vramlens.capture.process.tracked_objects import tracked_of_types
 from vramlens.capture.process.undisturbed import no_collection, no_other_thread
 from vramlens.capture.process_group import initialized_group
 from vramlens.ground.program_errors import own_errors
@@ -84,14 +84,10 @@ def _from_gpu(address: int, size_bytes: int) -> bytes:
 
 def _tables(torch: Any, device_type: str) -> list[_Table]:
     """The largest tables of integers on the device that are no larger than a batch."""
-    heap: LiveHeap | None = None
     with no_collection(), no_other_thread(), torch._C.DisableTorchFunction():
-        try:
-            heap = LiveHeap(torch, device_type, everything_alive())
-            tables = {table for table in _tables_of(torch, heap) if table.bytes <= _MOST_BYTES}
-        finally:
-            if heap is not None:
-                heap.objects.clear()  # it holds everything, this frame too
+        tensors = tracked_of_types({id(torch.Tensor): torch.Tensor})
+        heap = LiveHeap(torch, device_type, tensors)
+        tables = {table for table in _tables_of(torch, heap) if table.bytes <= _MOST_BYTES}
     return sorted(tables, key=lambda table: (-table.rows * table.columns, table.address))[
         :_MOST_TABLES
     ]
@@ -127,23 +123,17 @@ def used_columns(table: bytes, columns: int, item_bytes: int) -> int:
     """
     width = columns * item_bytes
     rows = [table[start : start + width] for start in range(0, len(table), width)]
-    left, right = (
-        min(_run(row, item_bytes, at_end=at_end) for row in rows)
-        if _agree(rows, item_bytes, at_end=at_end)
-        else 0
-        for at_end in (False, True)
-    )
-    padding = max(left, right)
-    if padding >= columns or not (
-        _is_mask(rows, item_bytes) or _has_many_numbers(rows, item_bytes)
-    ):
+    padding = max(_common_run(rows, item_bytes, at_end=at_end) for at_end in (False, True))
+    if not 0 < padding < columns:
         return columns
-    return columns - padding
+    is_batch = _is_mask(rows, item_bytes) or _has_many_numbers(rows, item_bytes)
+    return columns - padding if is_batch else columns
 
 
-def _agree(rows: list[bytes], item_bytes: int, *, at_end: bool) -> bool:
-    """Whether all rows end, or begin, with the same number."""
-    return len({row[-item_bytes:] if at_end else row[:item_bytes] for row in rows}) == 1
+def _common_run(rows: list[bytes], item_bytes: int, *, at_end: bool) -> int:
+    """How many columns at the end, or at the begin, hold one number in all rows."""
+    ends = {row[-item_bytes:] if at_end else row[:item_bytes] for row in rows}
+    return min(_run(row, item_bytes, at_end=at_end) for row in rows) if len(ends) == 1 else 0
 
 
 def _run(row: bytes, item_bytes: int, *, at_end: bool) -> int:
@@ -171,7 +161,9 @@ def _is_mask(rows: list[bytes], item_bytes: int) -> bool:
 
 def _has_many_numbers(rows: list[bytes], item_bytes: int) -> bool:
     """Whether a table has more different numbers than a mask."""
-    numbers = {
-        row[start : start + item_bytes] for row in rows for start in range(0, len(row), item_bytes)
-    }
-    return len(numbers) >= _FEWEST_NUMBERS
+    numbers: set[bytes] = set()
+    for row in rows:
+        numbers.update(row[start : start + item_bytes] for start in range(0, len(row), item_bytes))
+        if len(numbers) >= _FEWEST_NUMBERS:
+            return True
+    return False
