@@ -82,10 +82,23 @@ _USES = (
         " is larger: (x > own).sum(-1, dtype=torch.int32)",
     ),
     _of(
-        r"\bone_hot\(",
-        "makes a number of 64 bits for each class of each entry",
+        r"\bone_hot\(|\beye\([^()]*\)\[",
+        "makes a number for each class of each entry",
         "use the class numbers themselves: scatter_add_ into zeros for counts, gather to pick entries,"
         " cross_entropy for a loss, an embedding for a product",
+        stays=True,
+    ),
+    _of(
+        r"\beinsum\([^,]*[\"'][^\"',]*,[^\"',]*,[^\"']*[\"']",
+        "multiplies its operands from left to right, and the first two may make far more than the result",
+        "install opt_einsum, which torch.einsum then uses to find the order that makes least; or write it as"
+        " products of two, those that add up the longest index first",
+    ),
+    _of(
+        r"\.expand(?:_as)?\([^()]*\)\.(?:contiguous|clone|reshape)\(",
+        "writes out what expand() had made a view of",
+        "leave it a view where what follows takes it as it is: products and sums do (a view with the sizes"
+        " split, x[:, None], instead of a reshape)",
         stays=True,
     ),
     _of(
@@ -135,6 +148,43 @@ _USES = (
         stays=True,
     ),
     _of(
+        r"\bblock_diag\(",
+        "writes out the zeros between the blocks",
+        "keep the blocks beside each other, torch.stack(blocks), and multiply them as a batch: blocks @ x.view(n,"
+        " size, 1)",
+        stays=True,
+    ),
+    _of(
+        r"\b(?:F|functional)\.unfold\(",
+        "copies each pixel once for each place of the kernel that it has",
+        "if a product with weights follows, it is a convolution: F.conv2d(x, weight.view(-1, channels, k, k)); for"
+        " a mean, F.avg_pool2d; else do it for one sample (or a few) at a time",
+        stays=True,
+    ),
+    _of(
+        r"\bfft\.i?fft[2n]?\(",
+        "makes a complex number for every frequency",
+        "of real numbers half of these mirror the others: torch.fft.rfft, rfft2 or rfftn makes that half, and irfft"
+        " goes back",
+        stays=True,
+    ),
+    _of(
+        r"\b(?:tril|triu)\(\s*torch\.(?:ones|full)\(",
+        "makes a mask of all pairs of positions",
+        "for causal attention pass is_causal=True to F.scaled_dot_product_attention, which needs no mask",
+        stays=True,
+    ),
+    _of(
+        r"\b(?:F|functional)\.leaky_relu\(",
+        "keeps its input for the backward pass, beside its result, which the next layer keeps",
+        "pass inplace=True: the backward pass then takes the result alone (not where the input itself is used"
+        " again)",
+        r"inplace\s*=\s*True",
+        stays=True,
+        least_share=0.4,
+        for_graph=True,
+    ),
+    _of(
         r"\.to_dense\(",
         "makes every zero of a sparse tensor",
         "keep it sparse: torch.sparse.mm, or index_add_ over its entries",
@@ -169,9 +219,9 @@ _USES = (
         ' reduction="none") keeps one tensor less',
     ),
     _of(
-        r"\b(?:linalg\.inv|inverse)\(",
+        r"\b(?:linalg\.inv|inverse|linalg\.pinv|pinverse)\(",
         "makes the whole inverse",
-        "solve for what is used of it: torch.linalg.solve, cholesky_solve",
+        "solve for what is used of it: torch.linalg.solve, cholesky_solve, lstsq",
     ),
     _of(
         r"\btorch\.(?:zeros|full|empty)\(\s*\(?([\w.]+),\s*\1\b(?!\s*,\s*[\w.]+\s*[,)])",
