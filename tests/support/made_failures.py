@@ -51,13 +51,14 @@ class MadeRun:
         name: str = "",
         kind: str = "tensor",
         use: str = "",
+        dtype: str = "",
         module: str = "",
     ) -> int:
         """Asks for memory, and gives its address.
 
         Args:
             name: what the program calls it when it fails; "" where nobody knows.
-            kind, use: of the name.
+            kind, use, dtype: of the name.
             module: the module that runs.
         """
         size = int(mib * MIB)
@@ -69,7 +70,7 @@ class MadeRun:
         self.alive[address] = size
         if name:
             entry = {"device": 0, "address": address, "bytes": size, "name": name}
-            self.names.append(entry | {"kind": kind, "use": use})
+            self.names.append(entry | {"kind": kind, "use": use, "dtype": dtype})
         return address
 
     def frees(self, *addresses: int) -> None:

@@ -53,6 +53,7 @@ class TensorNames:
         time_us: when it was named, in microseconds since the epoch; AT_THE_END for the moment of
             the dump.
         name: ``model.blocks.3.attn.qkv.weight``, ``grad[model.blocks.3.attn.qkv.weight]``.
+        dtype: of parameters, the type of their elements, such as ``bfloat16``; "" where nobody knows.
     """
 
     device: NDArray[np.int32]
@@ -62,6 +63,7 @@ class TensorNames:
     use: NDArray[np.uint8]
     time_us: NDArray[np.int64]
     name: tuple[str, ...]
+    dtype: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.name)

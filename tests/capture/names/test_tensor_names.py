@@ -696,6 +696,15 @@ def test_a_group_that_does_not_learn_beside_one_that_does(
     del optimizer
 
 
+def test_the_type_of_each_parameter() -> None:
+    model, half = nn.Linear(16, 16), nn.Linear(16, 4).to(torch.bfloat16)
+    running = torch.zeros(70_000)
+    dtypes = {named.address: named.dtype for named in named_tensors(device_type="cpu")}
+    assert dtypes[model.weight.data_ptr()] == "float32"
+    assert dtypes[half.weight.data_ptr()] == "bfloat16"
+    assert dtypes[running.data_ptr()] == ""
+
+
 def test_without_an_optimizer_nobody_knows_what_is_trained() -> None:
     model = nn.Linear(16, 16)
     (use,) = {

@@ -74,6 +74,15 @@ class Names:
             use[parameters] = self.table.use[self.row[parameters]]
         return use
 
+    def parameters_of_type(self, dtype: str) -> NDArray[np.int64]:
+        """The allocations that are parameters with such elements, as far as the recording says it."""
+        rows = self.of_kind(TensorKind.PARAMETER)
+        if self.table is None or not self.table.dtype:
+            return rows[:0]
+        table = self.table
+        is_such = [table.dtype[row] == dtype for row in self.row[rows].tolist()]
+        return rows[np.array(is_such, np.bool_)]
+
     def of_kind(self, *kinds: TensorKind) -> NDArray[np.int64]:
         """The allocations that are such tensors."""
         if self.table is None:

@@ -38,6 +38,7 @@ from vramlens.analyses.findings.faults.retained_graph import retained_graph
 from vramlens.analyses.findings.faults.solver_steps import solver_steps
 from vramlens.analyses.findings.faults.unstepped_parameters import unstepped_parameters
 from vramlens.analyses.findings.faults.vectorized_transform import vectorized_transform
+from vramlens.analyses.findings.faults.wide_weights import wide_weights
 from vramlens.analyses.findings.faults.written_out import attention_written_out
 from vramlens.analyses.findings.first_step import first_step_to_come
 from vramlens.analyses.findings.gradients import gradients_kept
@@ -213,6 +214,7 @@ FROM_RECORDING: tuple[FindingRow[Scene], ...] = (
         takes_place_of="optimizer_state",
     ),
     FindingRow(id="double_precision", find=double_precision, is_mended_in_code=True),
+    FindingRow(id="wide_weights", find=wide_weights, is_mended_in_code=True, saves_at_most=True),
     FindingRow(id="first_optimizer_step", find=first_step_to_come),
     FindingRow(id="operator_buffers", find=operator_buffers, saves_at_most=True),
     FindingRow(id="stranded_streams", find=stranded_streams),

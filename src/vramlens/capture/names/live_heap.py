@@ -235,10 +235,14 @@ class LiveHeap:
 
     def shape(self, tensor: Any) -> str:
         """Element type and sizes: ``float32[8, 1024]``."""
-        dtype = str(self.tensor.dtype.__get__(tensor)).removeprefix("torch.")
+        dtype = self.dtype(tensor)
         if not self.is_plain(tensor):
             return dtype
         return f"{dtype}{list(self.tensor.shape.__get__(tensor))}"
+
+    def dtype(self, tensor: Any) -> str:
+        """The type of its elements: ``float32``."""
+        return str(self.tensor.dtype.__get__(tensor)).removeprefix("torch.")
 
     def view_bytes(self, tensor: Any) -> int:
         """Bytes of the elements that a tensor shows, of its storage perhaps a small part."""

@@ -61,6 +61,7 @@ class NamedTensor:
         use: of a parameter, what training does with it: ``stepped`` (an optimizer has it), ``unstepped``
             (it requires gradients, and no optimizer changes it) or ``frozen``; "" where it is none, or
             the program has no optimizer.
+        dtype: of a parameter, the type of its elements, such as ``bfloat16``; "" where it is none.
     """
 
     device: int
@@ -69,6 +70,7 @@ class NamedTensor:
     name: str
     kind: str
     use: str = ""
+    dtype: str = ""
 
 
 def named_tensors(
@@ -115,6 +117,7 @@ class _NamesOfTensors:
         self._parameter_names: dict[int, str] = {}
         self._parameters: list[Any] = []
         self._uses: dict[tuple[int, int], str] = {}
+        self._dtypes: dict[tuple[int, int], str] = {}
         self._modules = ModuleNames(heap)
         self._variables = script_variables()
         self._optimizers: list[tuple[Any, dict[str, Any]]] = []
@@ -142,6 +145,7 @@ class _NamesOfTensors:
             self._claim_others,
             self._claims.settle,
             self._note_uses,
+            self._note_dtypes,
         )
         for part in parts:
             with own_errors():  # what is odd in one part costs the others nothing
@@ -153,10 +157,14 @@ class _NamesOfTensors:
                 bytes=storage.size_bytes,
                 name=storage.name,
                 kind=storage.kind,
-                use=self._uses.get((device, address), "") if storage.kind == "parameter" else "",
+                **(self._of_parameter(device, address) if storage.kind == "parameter" else {}),
             )
             for (device, address), storage in self._claims.names.items()
         ]
+
+    def _of_parameter(self, device: int, address: int) -> dict[str, str]:
+        place = (device, address)
+        return {"use": self._uses.get(place, ""), "dtype": self._dtypes.get(place, "")}
 
     def _is_tensor(self, candidate: Any) -> bool:
         return self._heap.kind(candidate) == "tensor"
@@ -260,6 +268,13 @@ class _NamesOfTensors:
             for _, storage in self._heap.storages(parameter):
                 place = (storage.device, storage.address)
                 self._uses.setdefault(place, _USES[self._use(parameter)])
+
+    def _note_dtypes(self) -> None:
+        """Notes the types of parameters, by their storages."""
+        for parameter in self._parameters:
+            dtype = self._heap.dtype(parameter)
+            for _, storage in self._heap.storages(parameter):
+                self._dtypes.setdefault((storage.device, storage.address), dtype)
 
     def _use(self, parameter: Any) -> int:
         """The place of a parameter's use among ``_USES``."""

@@ -49,7 +49,7 @@ _CLASSES = frozenset(
 
 def names_of(part: dict[str, Any], _missing: list[str]) -> TensorNames:
     """The named storages; rows without an address, a size or a name are passed over."""
-    rows: list[tuple[int, int, int, int, int, int, str]] = []
+    rows: list[tuple[int, int, int, int, int, int, str, str]] = []
     for tensor in as_list(part.get("tensors")):
         entry = as_dict(tensor)
         location = as_location(entry.get("device"), entry.get("address"), entry.get("bytes"))
@@ -59,7 +59,8 @@ def names_of(part: dict[str, Any], _missing: list[str]) -> TensorNames:
         kind = _KINDS.get(text_of(entry.get("kind")), TensorKind.TENSOR)
         use = _USES.get(text_of(entry.get("use")), ParameterUse.UNKNOWN)
         time_us = as_number(entry.get("time_us"), LATEST_US)
-        rows.append((*location, kind, use, AT_THE_END if time_us is None else time_us, name))
+        moment = AT_THE_END if time_us is None else time_us
+        rows.append((*location, kind, use, moment, name, text_of(entry.get("dtype"))))
     return TensorNames(
         device=column_of(rows, 0, np.int32),
         address=column_of(rows, 1, np.uint64),
@@ -68,6 +69,7 @@ def names_of(part: dict[str, Any], _missing: list[str]) -> TensorNames:
         use=column_of(rows, 4, np.uint8),
         time_us=column_of(rows, 5, np.int64),
         name=tuple(row[6] for row in rows),
+        dtype=tuple(row[7] for row in rows),
     )
 
 

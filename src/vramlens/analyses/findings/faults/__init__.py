@@ -14,5 +14,6 @@ retained_graph: a graph that goes on through several backward passes.
 solver_steps: what a solver of differential equations keeps of all its steps.
 unstepped_parameters: gradients of what no optimizer changes, and the activations for them.
 vectorized_transform: what vmap and Jacobians compute all at once.
+wide_weights: weights in float32 that nothing trains.
 written_out: matrices of attention that need not be written out.
 """
