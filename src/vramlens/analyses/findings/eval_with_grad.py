@@ -13,6 +13,7 @@ from vramlens.analyses.attribution.phases import MODULE_CALL
 from vramlens.analyses.evaluation_passes import Evaluation, given_up_to_backward
 from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding, Place
+from vramlens.analyses.findings.faults.derivative_graphs import derivatives_after
 from vramlens.analyses.scene import Scene
 from vramlens.ground.verdict import Verdict
 from vramlens.trace import NO_STACK
@@ -33,6 +34,9 @@ def eval_with_grad(scene: Scene) -> Iterator[Finding]:
     caller = _calling_frame(scene.view, evaluation.rows)
     place = None if caller is None else scene.view.place(caller)
     if failed_event is not None and _is_training(scene.view, evaluation, caller):
+        first_event = int(scene.device.allocations.born[evaluation.rows].min())
+        if derivatives_after(scene, first_event):
+            return  # the program asks for the derivatives of what it evaluates
         yield _training_in_eval_mode(scene, evaluation, failed_event, place)
         return
     curve = scene.device.requested_curve

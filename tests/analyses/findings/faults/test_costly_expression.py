@@ -11,6 +11,7 @@ from vramlens.analyses.finding import Finding
 from vramlens.analyses.findings.faults.requests.expression_uses import (
     use_of_expression,
     use_of_node,
+    use_of_statement,
 )
 from vramlens.replay.need.advice_order import order_of_advice
 
@@ -66,6 +67,11 @@ CALLS = {
     "torch.triu(torch.full((t, t), float('-inf')), 1)": "is_causal=True",
     "edge = F.leaky_relu(self.bn(self.conv(edge)), 0.2)": "inplace=True",
     "torch.linalg.pinv(a)": "lstsq",
+    "A = X @ X.T": "x @ (x.T @ x)",
+    "gram = feats @ feats.mT": "x @ (x.T @ x)",
+    "(pos[:, None] == neg[None, :]).float()": "torch.searchsorted",
+    "wins = (pos[:, None] > neg[None, :]).float()": "torch.searchsorted",
+    "a.unsqueeze(1) != b.unsqueeze(0)": "torch.searchsorted",
     "torch.kron(eye, d)": "d @ x + x @ d.T",
     "self.lap = torch.kron(d, eye) + torch.kron(eye, d)": "d @ x + x @ d.T",
     "weight = self.base.weight + self.scaling * (self.B @ self.A)": "F.linear(F.linear(x, a), b)",
@@ -100,6 +106,7 @@ HARMLESS = (
     'torch.einsum("bid,bjd->bij", q, k)',
     "x.unfold(1, n, 1)",
     "torch.fft.rfft2(u)",
+    "scores[:, None] > limit",
     "torch.fft.irfft2(u)",
     "F.leaky_relu(x, 0.2, inplace=True)",
     "x.expand(-1, n, -1)",
@@ -178,6 +185,43 @@ def test_the_call_that_failed_is_told_with_its_bytes(tmp_path: Path) -> None:
 def test_a_small_request_failed_for_what_was_there(tmp_path: Path) -> None:
     assert told(tmp_path, "torch.sort(pnl, dim=1)", mib=300) is None
     assert told(tmp_path, "torch.sort(pnl, dim=1)", mib=400) is not None
+
+
+SUMMED, EXPANDED = "torch.einsum", "x @ weight"
+
+
+@pytest.mark.parametrize(
+    ("statement", "expression", "node", "instead"),
+    [
+        ("return (windows.long() * powers).sum(-1)", "windows.long() * powers", "", SUMMED),
+        ("out = torch.sum(w[..., None] * enc[:, None], dim=2)", "w[..., None] * e", "", SUMMED),
+        ("out = (w.unsqueeze(-1) * enc).sum(2)", "", "MulBackward0", SUMMED),
+        ("out = (w * enc) + bias", "w * enc", "", ""),
+        ("out = (w * enc).sum(2)", "model(x)", "", ""),
+        ("out = (w * enc).sum(2)", "", "AddBackward0", ""),
+        ("k = torch.bmm(x, self.w.unsqueeze(0).expand(n, -1, -1))", "", "BmmBackward0", EXPANDED),
+        ("k = torch.matmul(x, w.expand_as(y))", "", "BmmBackward0", EXPANDED),
+        ("k = torch.bmm(x, self.w.unsqueeze(0).expand(n, -1, -1))", "torch.bmm(x, w)", "", ""),
+        ("scores = torch.bmm(q, k)", "", "BmmBackward0", ""),
+    ],
+)
+def test_what_follows_in_the_statement(
+    statement: str, expression: str, node: str, instead: str
+) -> None:
+    use = use_of_statement(statement, expression=expression, node=node)
+    assert (use is not None) == bool(instead)
+    if use is not None:
+        assert instead in use.fix
+
+
+def test_the_statement_is_told_with_its_begin(tmp_path: Path) -> None:
+    run = MadeRun(FRAMES)
+    run.asks("data", 1000)
+    source = {(FILE, 60): "return (windows * powers).sum(-1)"}
+    answer = run.fails("rank", 600, tmp_path, expression="windows * powers", source=source)
+    finding = finding_of(answer, "costly_expression")
+    assert finding is not None
+    assert finding.title.startswith("return (windows * powers).sum(-1) makes every product")
 
 
 def test_without_an_expression_nothing_is_told(tmp_path: Path) -> None:

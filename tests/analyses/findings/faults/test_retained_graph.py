@@ -26,6 +26,7 @@ def made(use: str = "") -> MadeRun:
                 (USER, 20, "step"),
             ),
             "derivative": ((f"{TORCH}/autograd/__init__.py", 500, "grad"), (USER, 31, "step")),
+            "unseen": (("??", 0, "torch::autograd::Engine::thread_main"),),
             "backward": ((f"{TORCH}/_tensor.py", 600, "backward"), (USER, 40, "fit")),
             "optimizer": (
                 (f"{TORCH}/optim/adamw.py", 600, "_single_tensor_adamw"),
@@ -38,18 +39,34 @@ def made(use: str = "") -> MadeRun:
     return run
 
 
-def steps(run: MadeRun, count: int, *, energy: int = 4, derivative: int = 6) -> list[int]:
+def steps(
+    run: MadeRun,
+    count: int,
+    *,
+    energy: int = 4,
+    derivative: int = 6,
+    part: str = "derivative",
+    module: str = "",
+) -> list[int]:
     """As many steps, each with a derivative of what it computed."""
     kept = []
     for _ in range(count):
-        kept += [run.asks("energy", energy)] if energy else []
-        kept.append(run.asks("derivative", derivative))
+        kept += [run.asks("energy", energy, module=module)] if energy else []
+        kept.append(run.asks(part, derivative))
     return kept
 
 
-def trains(run: MadeRun, derivatives: int, *, outer: str = "backward") -> None:
+def trains(
+    run: MadeRun,
+    derivatives: int,
+    *,
+    outer: str = "backward",
+    part: str = "derivative",
+    module: str = "",
+) -> None:
     """A step of training on so many derivatives."""
-    kept = [*steps(run, derivatives), run.asks("energy", 1)]  # and a loss
+    kept = steps(run, derivatives, part=part, module=module)
+    kept.append(run.asks("energy", 1, module=module))  # and a loss
     gradient = run.asks(outer, 3)
     run.frees(*kept, gradient)
 
@@ -124,6 +141,36 @@ def test_errors_of_an_evaluation_that_are_summed(tmp_path: Path, count: int, is_
     assert (finding is not None) == is_told
     if finding is not None:
         assert "total += error.item()" in (finding.fix or "")
+
+
+@pytest.mark.parametrize(("is_trained", "is_told"), [(True, True), (False, False)])
+def test_derivatives_that_no_stack_shows(tmp_path: Path, is_trained: bool, is_told: bool) -> None:
+    """``autograd.grad`` that is given the gradient of its outputs asks for nothing itself: where backward
+    passes show their calls, it is no backward pass.
+    """
+    run = made("stepped")
+    for _ in range(2 if is_trained else 0):
+        trains(run, 1, part="unseen")
+    steps(run, 8, part="unseen")
+    assert (failed(run, tmp_path) is not None) == is_told
+
+
+@pytest.mark.parametrize(
+    ("count", "mode", "is_told"),
+    [(3, " [eval+grad]", True), (2, " [eval+grad]", False), (5, "", False)],
+)
+def test_derivatives_of_a_model_that_is_evaluated(
+    tmp_path: Path, count: int, mode: str, is_told: bool
+) -> None:
+    """A rendering asks for normals, as training did for its penalty; nobody trains on them."""
+    run = made("stepped")
+    trains(run, 1, module="model.a")
+    trains(run, 1, module="model.a")
+    steps(run, count, module=f"model.a{mode}")
+    finding = failed(run, tmp_path)
+    assert (finding is not None) == is_told
+    if finding is not None:
+        assert "create_graph=self.training" in (finding.fix or "")
 
 
 @pytest.mark.parametrize("outer", ["backward", "optimizer"])

@@ -124,6 +124,8 @@ def _chain(scene: Scene) -> _Chain | None:
     is_by_weights = [_asks_for(scene, span, weight_sizes) for span in spans.tolist()]
     if len(_tasks(scene, spans)) > _FEWEST_TASKS and all(is_by_weights):
         return _of_tasks(spans, begins)
+    if len(cuts) and _evaluates_since(scene, begins):
+        return _by_input(spans, begins, may_be_meant=False)
     if len(cuts):
         return _beyond_usual(scene, spans, cuts)
     may_train = _may_train(scene)
@@ -145,8 +147,9 @@ def _by_input(spans: NDArray[np.int64], begins: int, *, may_be_meant: bool) -> _
         verdict=Verdict.POSSIBLE if may_be_meant else Verdict.LIKELY,
         keeper="create_graph=True has each step keep its graph, and the next builds on it",
         unless="unless a loss is made of these derivatives, or one backward pass is to go through all these steps",
-        remedy="leave create_graph=True out, and detach what goes from one step to the next (positions, forces,"
-        " energies: x = x.detach()): a sampler, an attack or a simulation needs only the numbers",
+        remedy="leave create_graph=True out (create_graph=self.training), and detach what goes from one step to"
+        " the next (positions, forces, energies: x = x.detach()): a sampler, an attack, a rendering or a"
+        " simulation needs only the numbers",
     )
 
 
@@ -183,10 +186,34 @@ def _beyond_usual(scene: Scene, spans: NDArray[np.int64], cuts: NDArray[np.int64
     )
 
 
+def _evaluates_since(scene: Scene, event: int) -> bool:
+    """Whether all modules that ran with gradients since an event ran in eval mode (a backward pass, whose
+    requests have no stack, runs none).
+    """
+    modules, allocations = scene.view.modules, scene.device.allocations
+    has_line = np.append(scene.trace.stacks.user_frame >= 0, False)
+    is_called = has_line[np.minimum(allocations.stack, len(has_line) - 1)] & modules.marked
+    is_called &= allocations.born > event
+    with_gradients = is_called & ~modules.without_grad
+    return bool(with_gradients.any() and modules.eval_with_grad[with_gradients].all())
+
+
 def _is_derivative(scene: Scene) -> NDArray[np.bool_]:
-    """One flag a backward pass: whether the program asked for a derivative."""
+    """One flag a backward pass: whether the program asked for a derivative.
+
+    ``backward()`` asks for the gradient of its loss, 1; ``autograd.grad`` may be given it, and then no stack
+    shows the call: where other passes show theirs, one without is taken for a derivative.
+    """
     view = scene.view
-    return np.asarray(spans_with(view, DERIVATIVE_FRAME) & ~spans_with(view, BACKWARD_FRAME))
+    is_backward = spans_with(view, BACKWARD_FRAME)
+    is_shown = bool(is_backward.any()) | spans_with(view, DERIVATIVE_FRAME)
+    return np.asarray(~is_backward & is_shown)
+
+
+def derivatives_after(scene: Scene, event: int) -> int:
+    """The number of derivatives since an event, and since training."""
+    _, spans, _ = _derivatives_since_training(scene)
+    return int((scene.view.phases.span_start[spans] > event).sum())
 
 
 def _derivatives_since_training(

@@ -11,6 +11,7 @@ from vramlens.analyses.findings.faults.requests.expression_uses import (
     ExpressionUse,
     use_of_expression,
     use_of_node,
+    use_of_statement,
 )
 from vramlens.analyses.findings.usage import part_of_heap
 from vramlens.analyses.memory.heap import LineBytes
@@ -40,7 +41,7 @@ def _failed_call(scene: Scene) -> Iterator[Finding]:
     if request is None or failed_use is None or request.size_bytes < MUCH * scene.wanted_bytes:
         return
     subject, use = failed_use
-    place = scene.view.place_of_stack(request.stack)
+    place = None if scene.verdict is None else scene.verdict.place
     if use.if_larger and not _is_larger(scene, request.size_bytes, place):
         return
     alike_lines = [line for line in scene.advice_heap.by_line if use.stays and line.place == place]
@@ -110,11 +111,15 @@ def use_at_the_end(scene: Scene) -> tuple[str, ExpressionUse] | None:
     """What memory ran out in, as answers show it, and what that makes more of than may be needed; None where
     it says nothing.
     """
-    use = use_of_expression(scene.ending_expression)
-    if use is not None:
-        return shown(scene.ending_expression), use
-    use = use_of_node(scene.ending_node)
-    return None if use is None else (scene.ending_node, use)
+    expression, node = scene.ending_expression, scene.ending_node
+    place = None if scene.verdict is None else scene.verdict.place
+    statement = "" if place is None else scene.source_of(place)
+    uses = (
+        (shown(expression), use_of_expression(expression)),
+        (shown(statement), use_of_statement(statement, expression=expression, node=node)),
+        (node, use_of_node(node)),
+    )
+    return next(((subject, use) for subject, use in uses if use is not None), None)
 
 
 def shown(expression: str) -> str:

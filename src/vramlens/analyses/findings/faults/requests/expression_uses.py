@@ -59,6 +59,8 @@ _ROWS = r"[\w.]+\[(?!None\b)[^\[\]:]+\]|[\w.]+\.index_select\([^()]*\)"
 """Rows that an index picks. (One that is no tensor makes a view, and asks for nothing.)"""
 _WEIGHT = r"(?:[\w.]*[._])?(?:weights?(?:_\w+)?|W|kernels?)(?:\.data)?"
 """A layer's weight, as programs call it."""
+_WITH_AXIS = r"[\w.]+(?:\[[^\]]*None[^\]]*\]|\.unsqueeze\([^()]*\))"
+"""A tensor with one more dimension, over which it is repeated."""
 _ASSIGNED = re.compile(r"^(?:return\s+|[\w.,\s]+(?<![=!<>])=(?!=)\s*)")
 """What stands before the value of a statement."""
 _USES = (
@@ -197,11 +199,26 @@ _USES = (
         stays=True,
     ),
     _of(
-        r"(?:\[[^\]]*None[^\]]*\]|\.unsqueeze\([^()]*\))\s*-\s*"
-        r"[\w.]+(?:\[[^\]]*None[^\]]*\]|\.unsqueeze\([^()]*\))",
+        rf"{_WITH_AXIS}\s*-\s*{_WITH_AXIS}",
         "makes the difference of each pair in every column",
         "for distances call torch.cdist, which makes one number a pair; if only some pairs are used (those of"
         " a diagonal), compute these; or take a part of the rows at a time",
+        stays=True,
+    ),
+    _of(
+        r"\b([\w.]+)\s*@\s*\1\.(?:t\(\)|m?T\b)",
+        "makes a number for each pair of its rows",
+        "if it has more rows than columns and is multiplied on, take the product of its columns: (x @ x.T) @ x is"
+        " x @ (x.T @ x), and Newton-Schulz iterations (Muon) work on the transpose of a tall matrix; for listed"
+        " pairs compute (x[i] * y[j]).sum(-1); else take a part of the rows at a time",
+        r"softmax",
+        stays=True,
+    ),
+    _of(
+        rf"{_WITH_AXIS}\s*(?:[<>]=?|[!=]=)\s*{_WITH_AXIS}",
+        "compares each entry of one with each of the other",
+        "to count or to rank, sort one side and ask torch.searchsorted (an AUC is a sum of ranks); for equal"
+        " entries torch.isin or torch.unique; else compare a part of the rows at a time",
         stays=True,
     ),
     _of(
@@ -312,6 +329,33 @@ _NODES = (
     ),
 )
 """Operations whose gradients take more than may be needed."""
+
+
+_SUMMED_PRODUCT = _of(
+    r"\*.*\)\.sum\(|\bsum\(.*\*",
+    "makes every product before any is added up",
+    "a matrix product makes the sums alone: write it as torch.einsum, @ or torch.bmm; of integers, which no matrix"
+    " product on a GPU takes, add up one column after the other",
+)
+_EXPANDED_FACTOR = _of(
+    r"\b(?:bmm|matmul)\(.*\.expand(?:_as)?\(",
+    "makes a gradient for every copy of what is expanded",
+    "of one matrix for the whole batch take x @ weight, whose gradient is as large as the weight",
+)
+
+
+def use_of_statement(statement: str, *, expression: str, node: str) -> ExpressionUse | None:
+    """What a statement makes more of than may be needed, by what follows in it on what failed.
+
+    Args:
+        expression: what failed in it; "" where that is not known.
+        node: the operation whose gradient failed; "" outside of a backward pass.
+    """
+    if "*" in expression or node.startswith("Mul"):
+        return _SUMMED_PRODUCT if _SUMMED_PRODUCT.call.search(statement) else None
+    if node.startswith("Bmm"):
+        return _EXPANDED_FACTOR if _EXPANDED_FACTOR.call.search(statement) else None
+    return None
 
 
 def use_of_node(node: str) -> ExpressionUse | None:
