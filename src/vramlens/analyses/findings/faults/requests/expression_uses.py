@@ -61,7 +61,7 @@ _WEIGHT = r"(?:[\w.]*[._])?(?:weights?(?:_\w+)?|W|kernels?)(?:\.data)?"
 """A layer's weight, as programs call it."""
 _WITH_AXIS = r"[\w.]+(?:\[[^\]]*None[^\]]*\]|\.unsqueeze\([^()]*\))"
 """A tensor with one more dimension, over which it is repeated."""
-_ASSIGNED = re.compile(r"^(?:return\s+|[\w.,\s]+(?<![=!<>])=(?!=)\s*)")
+_ASSIGNED = re.compile(r"^(?:return\s+|[\w.,\s\[\]]+(?<![=!<>])=(?!=)\s*)")
 """What stands before the value of a statement."""
 _USES = (
     _of(
@@ -143,7 +143,7 @@ _USES = (
         stays=True,
     ),
     _of(
-        rf"{_WEIGHT}\s*\+.*@",
+        rf"(?:^|[(,])\s*{_WEIGHT}\s*\+\s*(?:[\w.]+\s*\*\s*)?\(?\s*[\w.]+\s*@",
         "makes a new matrix as large as the weight",
         "apply the factors to the activations instead, and add the results: F.linear(x, weight) + scale *"
         " F.linear(F.linear(x, a), b) is x with weight + scale * (b @ a)",
@@ -164,11 +164,10 @@ _USES = (
         stays=True,
     ),
     _of(
-        r"\bfft\.i?fft[2n]?\(",
+        r"\bfft\.fft[2n]?\(",
         "makes a complex number for every frequency",
         "of real numbers half of these mirror the others: torch.fft.rfft, rfft2 or rfftn makes that half, and irfft"
-        " goes back",
-        stays=True,
+        " goes back; of complex ones, do it for one sample (or a few) at a time",
     ),
     _of(
         r"\b(?:tril|triu)\(\s*torch\.(?:ones|full)\(",
@@ -212,7 +211,13 @@ _USES = (
         " x @ (x.T @ x), and Newton-Schulz iterations (Muon) work on the transpose of a tall matrix; for listed"
         " pairs compute (x[i] * y[j]).sum(-1); else take a part of the rows at a time",
         r"softmax",
-        stays=True,
+    ),
+    _of(
+        r"\b([\w.]+)\s*@\s*\1\b(?!\.)",
+        "multiplies a square matrix by itself",
+        "if it is x @ x.T of an x with more rows than columns, take the product of its columns: (x @ x.T) @ x is"
+        " x @ (x.T @ x), and Newton-Schulz iterations (Muon) work on the transpose of a tall matrix; if a vector or"
+        " a thin matrix follows, multiply that twice: a @ (a @ v)",
     ),
     _of(
         rf"{_WITH_AXIS}\s*(?:[<>]=?|[!=]=)\s*{_WITH_AXIS}",
@@ -318,7 +323,8 @@ _NODES = (
     _of(
         r"^Select$",
         "makes a gradient as large as the whole tensor for one piece of it",
-        "take all pieces at once: x.unbind(dim) makes one gradient for all of them",
+        "if many pieces are taken, one after the other, take all at once: x.unbind(dim) makes one gradient for"
+        " all of them",
     ),
     _of(
         r"^Slice$",
