@@ -15,6 +15,7 @@ FRAMES: dict[str, tuple[Frame, ...]] = {
     "expert": ((USER, 20, "forward"), CALL, (USER, 31, "mix"), CALL),
     "picked": ((USER, 32, "mix"), CALL),
     "elsewhere": ((USER, 50, "sample"),),
+    "farther": ((USER, 90, "mix"),),
 }
 ALL = "every = torch.stack([expert(rows) for expert in self.experts], dim=1)"
 PICKS = "picked = every.gather(1, chosen)"
@@ -26,6 +27,7 @@ PICKS = "picked = every.gather(1, chosen)"
         (ALL, {(USER, 32): PICKS}, 100, True),
         (ALL, {(USER, 32): "mixed = (every * weight).sum(1)"}, 100, False),  # all of them count
         (ALL, {(USER, 50): PICKS}, 100, False),  # in another function
+        (ALL, {(USER, 90): PICKS}, 100, False),  # in another class
         (
             "out = [expert(x[k]) for k, expert in enumerate(experts)]",
             {(USER, 32): PICKS},
@@ -44,6 +46,7 @@ def test_experts_whose_results_are_picked(
     run = MadeRun(FRAMES)
     run.asks("weights", weights, name="model.weight", kind="parameter")
     run.asks("elsewhere", 1)
+    run.asks("farther", 1)
     for _ in range(16):
         run.asks("expert", 50, module="model.experts")
     answer = run.fails("picked", 60, tmp_path, source={(USER, 31): calls, **picks})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,7 @@ from vramlens.analyses.finding import Finding
 from vramlens.analyses.findings.faults.requests.costly_expression import shown
 from vramlens.analyses.findings.usage import part_of_heap
 from vramlens.analyses.scene import Scene
+from vramlens.ground.place import Place
 from vramlens.ground.verdict import Verdict
 from vramlens.units import format_size
 
@@ -21,6 +22,8 @@ _EACH_OF_ALL = re.compile(r"\b(?P<expert>\w+)\((?P<rows>[\w.]+)\)\s+for\s+(?P=ex
 """``[expert(tokens) for expert in self.experts]``: each gets the same rows."""
 _PICKS = re.compile(r"\.gather\(|\btopk\(|\btake_along_dim\(")
 _LEAST_SHARE = 0.4
+_LONGEST_FUNCTION = 40
+"""Lines: one of the same name that is farther away is another class's."""
 
 
 def idle_experts(scene: Scene) -> Iterator[Finding]:
@@ -30,14 +33,13 @@ def idle_experts(scene: Scene) -> Iterator[Finding]:
     failure = scene.ending_failure
     if failure is None:
         return
-    calls = {line: _EACH_OF_ALL.search(text) for line, text in failure.source.items()}
-    picking = [line for line, text in failure.source.items() if _PICKS.search(text)]
-    functions = {scene.view.trace.stacks.frame(frame).function for frame in _frames(scene, picking)}
-    for line, call in calls.items():
-        frames = [] if call is None else _frames(scene, [line])
-        place = scene.view.place(frames[0]) if frames else None
-        if call is None or place is None or place.function not in functions:
+    places = {line: _place(scene, *line) for line in failure.source}
+    picking = [place for line, place in places.items() if _PICKS.search(failure.source[line])]
+    for line, place in places.items():
+        call = _EACH_OF_ALL.search(failure.source[line])
+        if call is None or place is None or not any(_is_beside(place, other) for other in picking):
             continue
+        frames = _frames(scene, *line)
         rows = _activations_through(scene, frames)
         size_bytes = int(scene.device.allocations.requested_bytes[rows].sum())
         if size_bytes < _LEAST_SHARE * scene.advice_heap.requested_bytes:
@@ -58,15 +60,24 @@ def idle_experts(scene: Scene) -> Iterator[Finding]:
         return
 
 
-def _frames(scene: Scene, lines: Iterable[tuple[str, int]]) -> list[int]:
-    """The ids of all frames at some lines."""
+def _place(scene: Scene, file: str, line: int) -> Place | None:
+    """A line with its function; None where no stack goes through it."""
+    frames = _frames(scene, file, line)
+    return scene.view.place(frames[0]) if frames else None
+
+
+def _is_beside(place: Place, other: Place | None) -> bool:
+    """Whether another line is of the same function, as far as its name and the distance tell."""
+    if other is None or (place.file, place.function) != (other.file, other.function):
+        return False
+    return abs(place.line - other.line) <= _LONGEST_FUNCTION
+
+
+def _frames(scene: Scene, file: str, line: int) -> list[int]:
+    """The ids of all frames at a line."""
     stacks = scene.view.trace.stacks
-    return [
-        frame
-        for file, line in lines
-        for frame in np.flatnonzero(stacks.frame_line == line).tolist()
-        if stacks.frame(frame).file == file
-    ]
+    at_line = np.flatnonzero(stacks.frame_line == line).tolist()
+    return [frame for frame in at_line if stacks.frame(frame).file == file]
 
 
 def _activations_through(scene: Scene, frames: list[int]) -> NDArray[np.int64]:
