@@ -73,6 +73,13 @@ def test_the_one_with_most_padding() -> None:
     del batches
 
 
+def test_labels_that_are_shifted_are_not_the_batch() -> None:
+    """A loss of a language model pads its labels by one column before it shifts them."""
+    batches = [tokens(256, 80), mask(256, 80), tokens(257, 80, pad=-100)]
+    assert told() == {"rows": 7, "columns": 256, "used_columns": 80}
+    del batches
+
+
 @pytest.mark.parametrize(
     "make",
     [

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -47,8 +48,9 @@ class _Table:
 
 
 def padded_batch(device_type: str, copy: Copy | None = None) -> dict[str, int] | None:
-    """The batch with most padding: ``rows``, ``columns`` and how many of them are used,
-    ``used_columns``; None where nothing is padded, or it cannot be read. Never raises.
+    """The batch of which there are most tables (numbers, mask, labels), of several that with most
+    padding: ``rows``, ``columns`` and how many of them are used, ``used_columns``; None where nothing
+    is padded, or it cannot be read. Never raises.
 
     Args:
         copy: reads from the device; by default CUDA's driver.
@@ -57,13 +59,15 @@ def padded_batch(device_type: str, copy: Copy | None = None) -> dict[str, int] |
         torch: Any = sys.modules.get("torch")
         if copy is None and not _may_read(torch, device_type):
             return None
-        padded = _padded(_tables(torch, device_type), copy or _from_gpu)
-        return max(padded, key=_padding, default=None)
+        padded = [*_padded(_tables(torch, device_type), copy or _from_gpu)]
+        tables = Counter((batch["rows"], batch["columns"]) for batch in padded)
+
+        def weight(batch: dict[str, int]) -> tuple[int, int]:
+            rows, columns = batch["rows"], batch["columns"]
+            return tables[rows, columns], rows * (columns - batch["used_columns"])
+
+        return max(padded, key=weight, default=None)
     return None
-
-
-def _padding(batch: dict[str, int]) -> int:
-    return batch["rows"] * (batch["columns"] - batch["used_columns"])
 
 
 def _may_read(torch: Any, device_type: str) -> bool:

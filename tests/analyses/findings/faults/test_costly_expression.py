@@ -67,6 +67,8 @@ CALLS = {
     "torch.triu(torch.full((t, t), float('-inf')), 1)": "is_causal=True",
     "edge = F.leaky_relu(self.bn(self.conv(edge)), 0.2)": "inplace=True",
     "torch.linalg.pinv(a)": "lstsq",
+    "k = torch.cat([self.k[layer], k], dim=2)": "write each piece to its place",
+    "torch.cat((self.queue, keys))": "write each piece to its place",
     "A = X @ X.T": "x @ (x.T @ x)",
     "b * A + c * (A @ A)": "x @ (x.T @ x)",
     "gram = feats @ feats.mT": "x @ (x.T @ x)",

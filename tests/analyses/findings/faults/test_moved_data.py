@@ -46,6 +46,21 @@ def test_what_is_moved_before_a_model_runs_is_data(
     assert "on the CPU" in (finding.fix or "")
 
 
+@pytest.mark.parametrize(("size", "count"), [(1, 900), (2, 300)])
+def test_entries_that_have_no_name_are_those_of_their_line(
+    tmp_path: Path, size: int, count: int
+) -> None:
+    """A recording names the 500 largest; others of the line's size belong to the same store."""
+    run = MadeRun(FRAMES)
+    for number in range(300):
+        run.asks("load", size, name=f"Pictures.rows[{number}]")
+    for _ in range(600):
+        run.asks("load", 1)
+    finding = finding_of(run.fails("load", 20, tmp_path), "kept_in_store")
+    assert finding is not None
+    assert finding.title.startswith(f"{count} tensors in Pictures.rows hold")
+
+
 def test_a_container_that_nobody_is_known_to_hold_has_its_article(tmp_path: Path) -> None:
     run = MadeRun(FRAMES)
     for number in range(20):

@@ -57,6 +57,8 @@ _LAST_KEY = re.compile(r"\['(?P<key>[^\[\]']+)'\]$")
 """``Sweep.trials[3].weights['head.weight']``: the key of the innermost dict."""
 _FEWEST_STEPS = 3
 """In which copies came: those of one step are what it needs at once (the tasks of meta-learning)."""
+_MANY_NAMED = 250
+"""Entries: a recording names 500 tensors that are no model's, the largest."""
 _LEAST_SHARE = 0.25
 _NO_LINE = -1
 _NOTHING_ELSE = 0.5
@@ -223,8 +225,24 @@ def _lists_by_line(scene: Scene, by_line: dict[tuple[int, str], list[int]]) -> I
 
 def _store(scene: Scene, name: str, rows: list[int], *, filled_by: str = "") -> _Store:
     every = np.array(sorted(set(rows)), np.int64)
+    if len(every) >= _MANY_NAMED:
+        every = _with_unnamed(scene, every)
     size_bytes = int(scene.device.allocations.requested_bytes[every].sum())
     return _Store(name, every, size_bytes, filled_by)
+
+
+def _with_unnamed(scene: Scene, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """These entries, and what their line asked for in their size that has no name: a recording names a
+    few hundred of such tensors.
+    """
+    view, sizes = scene.view, scene.device.allocations.requested_bytes
+    frames = view.phases.frame
+    frame, size = frames[rows[0]], sizes[rows[0]]
+    if (frames[rows] != frame).any() or (sizes[rows] != size).any():
+        return rows
+    alive = scene.advice_rows
+    is_alike = (frames[alive] == frame) & (sizes[alive] == size) & ~view.names.named[alive]
+    return np.union1d(rows, alive[is_alike])
 
 
 def _turn_begins(scene: Scene) -> NDArray[np.int64]:

@@ -269,6 +269,12 @@ _USES = (
         least_share=0.4,
     ),
     _of(
+        r"\btorch\.(?:cat|concat)\(\s*[\[(]\s*self\.[\w.]+(?:\[[^\]]*\])?\s*,",
+        "copies all that is there to add a piece",
+        "make it once, as long as it will get, and write each piece to its place (cache[:, :, n : n + 1] = k); keep"
+        " in it what cannot be made again, such as keys before they are repeated for all heads",
+    ),
+    _of(
         r"\btorch\.(?:cat|concat|hstack|vstack)\(",
         "copies what it puts together",
         "if a product with a weight follows, split the weight: cat([a, b]) @ w is a @ w[:n] + b @ w[n:]; if a"
