@@ -127,9 +127,11 @@ class Stacks:
         """One flag a row: whether the pattern matches ``file:function`` of a frame of its stack;
         not where it has none.
         """
-        return np.append(self.any_frame(self.mark_frames(pattern)), False)[
-            np.minimum(stack, len(self))
-        ]
+        return self.through(self.mark_frames(pattern), stack)
+
+    def through(self, flags: NDArray[np.bool_], stack: NDArray[np.uint32]) -> NDArray[np.bool_]:
+        """One flag a row: whether a frame of its stack is marked; not where it has none."""
+        return np.append(self.any_frame(flags), False)[np.minimum(stack, len(self))]
 
     def first_frame(self, flags: NDArray[np.bool_]) -> NDArray[np.int64]:
         """The innermost marked frame of each stack, as a frame id; -1 where none is marked."""

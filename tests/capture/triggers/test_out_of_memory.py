@@ -13,6 +13,8 @@ MIB = 1 << 20
 class FakeAllocator:
     """Requests that fail: the observer hears of each, and those that nobody survives are raised."""
 
+    kind = "cpu"
+
     def __init__(self) -> None:
         self.recorded: list[RefusedRequest] = []
         self._observer: Callable[[int, int, int, int], None]

@@ -256,3 +256,18 @@ def main(tick):
 """)
     assert leak.owner.source == "self.register_buffer(self.slot(number), mean, persistent=False)"
     assert leak.fix.startswith("use one name, so that a new tensor replaces the earlier one")
+
+
+@pytest.mark.parametrize(("name", "has_one"), [('"rows"', True), ('f"rows_{number}"', False)])
+def test_attributes_that_are_set_by_name(told: Told, name: str, has_one: bool) -> None:
+    leak = told(f"""
+class Store:
+    rows = ()
+
+def main(tick):
+    store = Store()
+    for number in range(STEPS):
+        setattr(store, {name}, (*store.rows, torch.zeros(4096)))
+        tick()
+""")
+    assert leak.fix.startswith("use one name") != has_one

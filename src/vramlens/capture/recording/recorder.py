@@ -27,7 +27,6 @@ from vramlens.capture.recording.ring_size import default_max_events
 from vramlens.capture.recording.sample_rows import SampleRows
 from vramlens.capture.recording.step_marks import StepCounter
 from vramlens.capture.torch_api import Allocator
-from vramlens.capture.triggers.padded_batch import padded_batch
 from vramlens.capture.triggers.source_lines import source_of_largest
 from vramlens.capture.warn import harmless, say, say_once
 from vramlens.ground.event_history import leave_out_before
@@ -376,7 +375,7 @@ class Recorder:
             "step_source": self.steps.source,
             "module_marks": self._marks is not None and self._marks.is_on,
             "autocast": self._marks is not None and self._marks.has_seen_autocast,
-            "oom": _failure(request.failure, snapshot, gpu.kind),
+            "oom": _with_source(request.failure, snapshot),
             "started_us": self._started_us,
             "written_us": time.time_ns() // 1000,
         }
@@ -393,15 +392,11 @@ class Recorder:
         }
 
 
-def _failure(
-    failure: Mapping[str, Any] | None, snapshot: Mapping[str, Any], kind: str
+def _with_source(
+    failure: Mapping[str, Any] | None, snapshot: Mapping[str, Any]
 ) -> dict[str, Any] | None:
-    """What is known of a failure, with the source of the lines that hold the most, and what of the
-    batch is padding.
-    """
-    if failure is None:
-        return None
-    return {**failure, "source": source_of_largest(snapshot), "padded_batch": padded_batch(kind)}
+    """What is known of a failure, with the source of the lines that hold the most."""
+    return None if failure is None else {**failure, "source": source_of_largest(snapshot)}
 
 
 def _reason_of(error: Exception) -> str:

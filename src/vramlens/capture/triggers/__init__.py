@@ -7,8 +7,8 @@ failed_expression: what the program was computing when it asked in vain.
 on_demand: SIGUSR2 and the socket, in the program.
 on_import: waits for the import of torch.
 out_of_memory: the failed request and the note in its exception.
-sigterm: a recording before a signal ends the program.
 padded_batch: how much of the batch is padding then.
+sigterm: a recording before a signal ends the program.
 source_lines: the text of the lines that hold the most then.
 user_folder: where programs leave their sockets.
 user_program: runs the user's program as Python would.

@@ -13,6 +13,7 @@ from typing import Any
 
 from vramlens.capture.torch_api import Allocator
 from vramlens.capture.triggers.failed_expression import failed_expression, failed_node
+from vramlens.capture.triggers.padded_batch import padded_batch
 from vramlens.capture.warn import harmless
 
 VerdictOf = Callable[[str, str], str]
@@ -33,6 +34,7 @@ class RefusedRequest:
         node: the operation whose gradient was being computed; None outside of a backward pass.
         while_handling: whether this thread is handling another such error.
         thread: the number of the thread that asked.
+        padded_batch: how much of the batch is padding; None where nobody knows, or it is not recorded.
         path: the recording that was written; None where that failed or was left out.
         is_another_try: whether a library made it because one before it had failed.
         takes_place_of: the recording of the one before it; None where there is none.
@@ -45,6 +47,7 @@ class RefusedRequest:
     node: str | None = None
     while_handling: bool = False
     thread: int = field(default_factory=threading.get_ident)
+    padded_batch: dict[str, int] | None = None
     path: str | None = None
     is_another_try: bool = False
     takes_place_of: str | None = None
@@ -58,6 +61,7 @@ class RefusedRequest:
             "expression": self.expression,
             "node": self.node,
             "while_handling": self.while_handling,
+            "padded_batch": self.padded_batch,
         }
 
 
@@ -74,6 +78,7 @@ class OutOfMemoryWatch:
         self, write: Callable[[RefusedRequest], str | None], verdict: VerdictOf | None
     ) -> None:
         self._write, self._verdict = write, verdict
+        self._device_type = ""
         self._latest: RefusedRequest | None = None
         self._hears_exceptions = False
         self._count = 0
@@ -82,6 +87,7 @@ class OutOfMemoryWatch:
 
     def attach(self, gpu: Allocator) -> None:
         """Begins to watch."""
+        self._device_type = gpu.kind
         gpu.attach_observer(self._failed)
         error = gpu.out_of_memory_error()
         if error is not None:
@@ -113,6 +119,8 @@ class OutOfMemoryWatch:
             self._count <= _FAILURES_IN_FULL
             or time.monotonic() - self._last_written > _SECONDS_BETWEEN
         ):
+            # Before the snapshot of a recording: that is millions of objects more to look through.
+            failure.padded_batch = padded_batch(self._device_type)
             failure.path = self._write(failure)
             self._last_written = time.monotonic()
 

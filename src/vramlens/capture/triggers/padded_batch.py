@@ -100,15 +100,16 @@ def _tables(torch: Any, device_type: str) -> list[_Table]:
 def _tables_of(torch: Any, heap: LiveHeap) -> Iterator[_Table]:
     integers = (torch.int64, torch.int32, torch.bool, torch.uint8)
     for tensor in heap.live.get("tensor", ()):
-        if not heap.is_plain(tensor) or heap.tensor.dtype.__get__(tensor) not in integers:
+        dtype = heap.tensor.dtype.__get__(tensor)
+        if not heap.is_plain(tensor) or dtype not in integers:
             continue
         sizes = tuple(heap.tensor.shape.__get__(tensor))
         if len(sizes) != 2 or sizes[1] < _FEWEST_COLUMNS or not heap.tensor.is_contiguous(tensor):
             continue
         storage = heap.storage(tensor)
         if storage is not None:
-            item_bytes = heap.tensor.dtype.__get__(tensor).itemsize
-            yield _Table(storage.address + storage.offset * item_bytes, *sizes, item_bytes)
+            start = storage.address + storage.offset * dtype.itemsize
+            yield _Table(start, *sizes, dtype.itemsize)
 
 
 def _padded(tables: list[_Table], copy: Copy) -> Iterator[dict[str, int]]:

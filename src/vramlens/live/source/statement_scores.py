@@ -27,7 +27,7 @@ NAMING_METHODS = (
     "__setattr__",
     "setattr",
 )
-"""Methods that put something under a name, their first argument."""
+"""What puts something under a name, its first argument; of ``setattr`` the second."""
 _TAKES = frozenset((
     "pop", "popleft", "popitem", "clear", "remove", "discard", "get", "get_nowait", "items", "keys", "values", "copy",
     "index", "count", "sort", "reverse", "backward", "item", "detach", "cpu", "zero_grad", "step", "size", "mean",
@@ -143,8 +143,8 @@ def _is_in_place(method: str) -> bool:
 
 def gives_a_name(store: Store) -> bool:
     """Whether a statement puts something under a name that it makes up: ``register_buffer(f"x{i}", x)``."""
-    name = next(iter(store.arguments), None)
-    return store.method in NAMING_METHODS and not isinstance(name, ast.Constant)
+    names = store.arguments[1:] if store.method == "setattr" else store.arguments
+    return store.method in NAMING_METHODS and not isinstance(next(iter(names), None), ast.Constant)
 
 
 def class_around(function: Function) -> str:

@@ -191,10 +191,9 @@ def _evaluates_since(scene: Scene, event: int) -> bool:
     requests have no stack, runs none).
     """
     modules, allocations = scene.view.modules, scene.device.allocations
-    has_line = np.append(scene.trace.stacks.user_frame >= 0, False)
-    is_called = has_line[np.minimum(allocations.stack, len(has_line) - 1)] & modules.marked
-    is_called &= allocations.born > event
-    with_gradients = is_called & ~modules.without_grad
+    stacks = scene.trace.stacks
+    is_called = modules.marked & stacks.through(stacks.user_frames, allocations.stack)
+    with_gradients = is_called & ~modules.without_grad & (allocations.born > event)
     return bool(with_gradients.any() and modules.eval_with_grad[with_gradients].all())
 
 

@@ -85,9 +85,6 @@ def _activations_through(scene: Scene, frames: list[int]) -> NDArray[np.int64]:
     stacks = scene.view.trace.stacks
     flags = np.zeros(len(stacks.frame_line), np.bool_)
     flags[frames] = True
-    goes_through = np.append(stacks.any_frame(flags), False)
     rows = scene.advice_rows
     rows = rows[scene.view.categories.category[rows] == Category.ACTIVATIONS]
-    return np.asarray(
-        rows[goes_through[np.minimum(scene.device.allocations.stack[rows], len(stacks))]]
-    )
+    return np.asarray(rows[stacks.through(flags, scene.device.allocations.stack[rows])])
