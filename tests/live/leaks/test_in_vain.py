@@ -51,9 +51,11 @@ class _Heads(_Table):
         self.all_rows.append(torch.zeros(4096)[:8])
 
 
-def _leak_of(kept: Any) -> LiveLeak:
+def _leak_of(kept: Any, collected_in: int | None = None) -> LiveLeak:
     watch = LeakWatch()
     for step in range(STEPS):
+        if step == collected_in:
+            gc.collect(0)
         if step < FILLED:
             kept.add()
         watch.step()
@@ -90,6 +92,19 @@ def test_growth_that_has_ended(
     assert leak.verdict == verdict
     assert f"it has not grown since step {FILLED}" in leak.reason
     assert reason in leak.reason
+
+
+@pytest.mark.parametrize("kind", [_History, _Heads, _Table])
+@pytest.mark.parametrize("collected_in", [29, 30, 31, 45, 52, 53])
+def test_growth_that_has_ended_beside_the_collector(
+    kind: Any, collected_in: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It makes old what no look saw: much of it, little, or nothing, as right after the last look."""
+    gc.collect()
+    _look_until(30, monkeypatch)
+    leak = _leak_of(kind(), collected_in)
+    assert leak.verdict != "proven"
+    assert f"it has not grown since step {FILLED}" in leak.reason
 
 
 class _Groups:

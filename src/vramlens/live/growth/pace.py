@@ -88,7 +88,7 @@ class Pace:
 
 
 def pace_of(
-    bytes_by_step: Mapping[int, int], steps: int, looks: Looks, unseen_bytes: int = 0
+    bytes_by_step: Mapping[int, int], steps: int, looks: Looks, unseen_bytes: int | None = None
 ) -> Pace | None:
     """How births are spread; None where too few different steps have any.
 
@@ -96,14 +96,17 @@ def pace_of(
         bytes_by_step: bytes that were born, by step.
         steps: how many steps have ended; what the last one left may be in use still.
         looks: at births.
-        unseen_bytes: beside these, bytes that were born in steps that nobody can tell.
+        unseen_bytes: beside these, bytes that were born in steps that nobody can tell; None where
+            they were not counted.
     """
+    are_all_counted = unseen_bytes is not None
+    unseen_bytes = unseen_bytes or 0
     end = looks.judged_until(bytes_by_step, steps)
     born = sorted(step for step in bytes_by_step if WARM_UP < step <= end)
     if len(born) < FEWEST:
         return None
     newest_bytes = unseen_bytes + sum(size for step, size in bytes_by_step.items() if step > end)
-    if end < steps - 1 and (looks.blind_step <= end or unseen_bytes):
+    if end < steps - 1 and (are_all_counted or looks.blind_step <= end):
         stopped_at = _stopped_at(bytes_by_step, born, newest_bytes, steps)
         if stopped_at is not None:
             end = steps - 1
