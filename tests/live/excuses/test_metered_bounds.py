@@ -48,6 +48,17 @@ class Cache:
             self.room -= value.nbytes
             self.entries[key] = value
 """
+IN_ONE = """
+class Cache:
+    def __init__(self, limit):
+        self.limit, self.used = limit, 0
+        self.entries = {}
+
+    def put(self, key, value):
+        self.entries[key], self.used = value, self.used + value.nbytes
+        while self.used > self.limit:
+            self.used -= self.entries.pop(next(iter(self.entries))).nbytes
+"""
 STEPS = 20
 
 
@@ -73,8 +84,9 @@ def leaks_of(load_program: Callable[..., types.ModuleType]) -> Callable[..., tup
         (BYTES.replace("COUNTED", "1"), "takes away while self.used > self.limit"),
         (BEFORE, "takes away while self.entries and (not self.used + size <= self.limit)"),
         (ROOM, "it grows only as long as value.nbytes <= self.room holds (line 10)"),
+        (IN_ONE, "takes away while self.used > self.limit"),
     ],
-    ids=["bytes", "entries", "room is made first", "room that is left"],
+    ids=["bytes", "entries", "room is made first", "room that is left", "one assignment"],
 )
 def test_a_store_within_its_limit(
     leaks_of: Callable[..., tuple[Any, ...]], source: str, reason: str

@@ -16,8 +16,8 @@ from typing import Any
 
 STEPS, FIRST = 14, 5
 HEAD = """\
-import asyncio, atexit, concurrent.futures, dataclasses, functools, queue, sys, traceback, warnings
-from collections import defaultdict, deque
+import asyncio, atexit, concurrent.futures, dataclasses, functools, queue, sys, traceback, warnings, weakref
+from collections import defaultdict, deque, namedtuple
 import torch
 layer = torch.nn.Linear(128, 128)
 layer.weight.requires_grad_(False)
@@ -46,6 +46,107 @@ class Case:
 
 
 CASES = (
+    Case(
+        "a list in a frame that an exception keeps",
+        """
+class Reader:
+    def __init__(self):
+        self.rows = []
+def start():
+    reader = Reader()
+    try:
+        raise RuntimeError(weakref.ref(reader))
+    except RuntimeError as error:
+        return error
+def main(tick):
+    failure = start()
+    reader = failure.args[0]
+    for _ in range(STEPS):
+        reader().rows.append(batch())
+        tick()
+""",
+        "limit Reader.rows",
+        (("rows.append(batch())", "rows[:] = [batch()]"),),
+    ),
+    Case(
+        "a row of an array in a named tuple",
+        """
+Landmark = namedtuple("Landmark", "frame score vector")
+def main(tick):
+    landmarks = []
+    for frame in range(STEPS):
+        cells = batch().numpy()
+        landmarks.append(Landmark(frame, 0.5, cells[3]))
+        tick()
+""",
+        "keep cells[3].copy() instead: a view keeps the whole 64.00 KiB behind it",
+        (("cells[3]", "cells[3].copy()"),),
+    ),
+    Case(
+        "a row of a tensor in a data class",
+        """
+@dataclasses.dataclass
+class Landmark:
+    frame: int
+    vector: torch.Tensor
+def main(tick):
+    landmarks = []
+    for frame in range(STEPS):
+        cells = batch()
+        landmarks.append(Landmark(frame, vector=cells[3]))
+        tick()
+""",
+        "keep cells[3].clone() instead",
+        (("cells[3]", "cells[3].clone()"),),
+    ),
+    Case(
+        "a row of an array",
+        """
+def main(tick):
+    rows = []
+    for _ in range(STEPS):
+        rows.append(batch().numpy()[3])
+        tick()
+""",
+        "keep batch().numpy()[3].copy() instead",
+        (("[3]", "[3].copy()"),),
+    ),
+    Case(
+        "values that refer to their weak keys",
+        """
+class Episode:
+    def __init__(self, number):
+        self.number, self.images = number, batch()
+@dataclasses.dataclass
+class Adapted:
+    source: object
+    score: float
+def main(tick):
+    adapted = weakref.WeakKeyDictionary()
+    for number in range(STEPS):
+        episode = Episode(number)
+        adapted[episode] = Adapted(episode, 0.5)
+        tick()
+""",
+        "keep a number, or weakref.ref(...), in Adapted.source",
+        (("Adapted(episode, 0.5)", "Adapted(episode.number, 0.5)"),),
+    ),
+    Case(
+        "tuples with their weak keys",
+        """
+class Episode:
+    def __init__(self, number):
+        self.number, self.images = number, batch()
+def main(tick):
+    adapted = weakref.WeakKeyDictionary()
+    for number in range(STEPS):
+        episode = Episode(number)
+        adapted[episode] = (episode, 0.5)
+        tick()
+""",
+        "keep a number, or weakref.ref(...), instead of the key in each value",
+        (("(episode, 0.5)", "(weakref.ref(episode), 0.5)"),),
+    ),
     Case(
         "a state in two parts",
         """

@@ -11,4 +11,5 @@ owner: the name of what keeps.
 library_part: a private part of a library's object.
 registrations: calls that hand over a function.
 route: a chain as names alone, to find it again.
+view_fix: what to keep in place of a view that keeps all behind it.
 """

@@ -37,7 +37,7 @@ def class_of(
     """
     links, below = chain.links, chain.links[at + 1 :]
     rules: tuple[tuple[str, Callable[[], bool]], ...] = (
-        ("exception", lambda: _has_exception(chain)),
+        ("exception", lambda: _has_exception(chain, below)),
         ("hook", lambda: _is_hook(links, keeper, statements)),
         ("cache", lambda: any(map(_is_cached_function, links))),
         ("autograd_cycle", lambda: _has_gradient_graph(search, links)),
@@ -49,10 +49,12 @@ def class_of(
     return next((kind for kind, applies in rules if applies()), "container")
 
 
-def _has_exception(chain: Chain) -> bool:
-    """Whether the variables of an exception's frames are kept, or those of a frame."""
+def _has_exception(chain: Chain, below: Sequence[Link]) -> bool:
+    """Whether the variables of an exception's frames are kept, or those of a frame. What grows in a
+    variable of such a frame is no exception.
+    """
     is_root = chain.root is not None and chain.root.kind == "exception"
-    return is_root or any(link.how in ("traceback", "frame") for link in chain.links)
+    return is_root or any(link.how in ("traceback", "frame") for link in below)
 
 
 def _is_hook(links: Sequence[Link], keeper: Keeper | None, statements: Statements) -> bool:

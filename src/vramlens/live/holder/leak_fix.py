@@ -23,6 +23,7 @@ from vramlens.live.holder.object_fix import (
     task_fix,
 )
 from vramlens.live.holder.removal_fix import removal_beside, removal_fix
+from vramlens.live.holder.view_fix import pinned_fix, scalar_fix
 from vramlens.live.source.source_stores import Store, read_source
 from vramlens.live.source.source_tree import is_in_loop
 from vramlens.live.source.statement_scores import gives_a_name
@@ -111,7 +112,7 @@ def _fix_of_tensor(kind: str, keeper: Keeper | None, owner: LeakOwner, facts: Ke
     if kind == "graph":
         return _graph_or_result_fix(keeper, owner, source, facts)
     if facts.pinned_size:
-        return _pinned_fix(source, facts)
+        return pinned_fix(keeper, source, facts)
     if facts.is_remade:
         return _remade_fix(keeper, owner, facts.or_off_gpu("move its parts off the GPU"))
     return ""
@@ -185,24 +186,6 @@ def _leads_up(owner: LeakOwner) -> bool:
     return path.rpartition(".")[2] == owner.kind and edge.lower().strip("_") == "parent"
 
 
-def _pinned_fix(source: str, facts: Kept) -> str:
-    """For small tensors that keep a large storage whole."""
-    if facts.is_number:
-        return _scalar_fix(source, facts)
-    copy = facts.with_call(source, "clone()") or "a copy (.clone())"
-    return f"keep {copy} instead: a view keeps the whole {facts.pinned_size} behind it"
-
-
-def _scalar_fix(source: str, facts: Kept) -> str:
-    """For tensors of one element in a storage of many, as ``F.mse_loss`` returns them."""
-    number = facts.with_call(source, "item()")
-    edit = f"{number} instead of {source}" if number else "numbers (.item())"
-    return (
-        f"keep {edit}: the scalar, detached too, keeps the whole {facts.pinned_size} that it was"
-        " computed in, as F.mse_loss and F.smooth_l1_loss return it"
-    )
-
-
 def _carrying_store(keeper: Keeper | None) -> Store | None:
     """The statement that makes each step's value from the last one's, of which, detached, only
     the newest stays; None of another statement.
@@ -252,7 +235,7 @@ def _form_of_state(store: Store, owner: LeakOwner) -> str:
 
 def _graph_fix(source: str, kept: Kept) -> str:
     if kept.pinned_size and kept.is_number:
-        return _scalar_fix(source, kept)
+        return scalar_fix(source, kept)
     copy = kept.with_call(source, "detach().clone()" if kept.pinned_size else "detach()")
     number = kept.with_call(source, "item()") if kept.is_number else ""
     if not copy:

@@ -1,16 +1,20 @@
-"""Private parts of a library's object: the user cannot limit them, so the advice is about what the
-user calls.
+"""Objects of libraries whose insides the user cannot limit: private parts, halves of a ``tee``, tables
+with weak keys. The advice is about what the user calls or stores.
 """
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 from vramlens.live.heap.objects import (
+    attributes_of,
     class_dict,
     class_module,
     class_name,
     class_order,
+    dict_items,
+    elements_of,
     is_kind,
     is_users_class,
 )
@@ -59,10 +63,33 @@ def library_fix(kind: str, chain: Chain, at: int, keeper: Keeper | None) -> str:
     """
     if at >= 0 and is_tee(chain.links[at].value):
         return _TEE_FIX
+    if at >= 0 and is_kind(chain.links[at].value, weakref.WeakKeyDictionary):
+        return _fix_of_own_keys(chain.links[at].value)
     if kind not in _KINDS:
         return ""
     store = store_of(keeper)
     return _fix_of_called(store, chain, at) or _fix_of_private_part(store, chain, at)
+
+
+def _fix_of_own_keys(table: object) -> str:
+    """For a table with weak keys whose values refer to their own keys; empty where they do not."""
+    pairs = dict_items(dict(attributes_of(table)).get("data"))
+    reference, value = pairs[-1] if pairs else (None, None)
+    if not isinstance(reference, weakref.ref):
+        return ""
+    key = reference()
+    for name, part in attributes_of(value):
+        if part is key is not None:
+            return (
+                f"keep a number, or weakref.ref(...), in {class_name(type(value))}.{name}: it is the"
+                " entry's own key, which a weak key table cannot let go while its value refers to it"
+            )
+    if key is not None and any(part is key for part in elements_of(value) or ()):
+        return (
+            "keep a number, or weakref.ref(...), instead of the key in each value: a weak key table"
+            " cannot let a key go while its value refers to it"
+        )
+    return ""
 
 
 def _fix_of_called(store: Store | None, chain: Chain, at: int) -> str:

@@ -22,12 +22,14 @@ class LiveLeak(Leak):
         device: on which most of it is, as PyTorch names it; empty where that cannot be told.
         route: the way to what keeps it, by names; None where it has none.
         is_remade: whether it is one tensor that is made anew, larger each time.
+        is_late: whether it grows to the end, and nothing from early on is kept.
         in_vain: why what it keeps is of no use to the rest of the program; empty where it may be.
     """
 
     device: str = ""
     route: Route | None = None
     is_remade: bool = False
+    is_late: bool = False
     in_vain: str = ""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
 
@@ -17,6 +18,8 @@ _NUMBER_BYTES, _MANY_NUMBERS_BYTES = 8, 1024
 """Where storages are of one number each (a double), as many as a metric for each of 128 classes or
 layers: a million steps are 1 GB, which half as long shows.
 """
+_FEWEST_ENDED = 2
+"""Other collections that one statement filled, and that have stopped growing: one may be full by chance."""
 KeptLeak = tuple[LiveLeak, set[Storage | None]]
 """A leak and the storages that are kept."""
 
@@ -26,7 +29,9 @@ def merged(kept_leaks: Sequence[KeptLeak]) -> list[KeptLeak]:
     possible at most.
     """
     by_statement: dict[Hashable, KeptLeak] = {}
-    for leak, storages in kept_leaks:
+    ended = Counter(_statement(leak) for leak, _ in kept_leaks if _is_harmless(leak))
+    for new_leak, storages in kept_leaks:
+        leak = _of_several(new_leak, ended[_statement(new_leak)])
         key = _statement(leak)
         if key in by_statement:
             earlier, earlier_storages = by_statement[key]
@@ -45,12 +50,32 @@ def _statement(leak: LiveLeak) -> Hashable:
     return owner.file, owner.line, leak.kind, leak.sure
 
 
+def _is_harmless(leak: LiveLeak) -> bool:
+    return leak.verdict == Verdict.NOT_A_PROBLEM
+
+
+def _of_several(leak: LiveLeak, ended: int) -> LiveLeak:
+    """A leak, which is none where it began late and is one of several that a statement fills, each for a
+    while: those of requests.
+
+    Args:
+        ended: how many others have stopped growing.
+    """
+    if not leak.is_late or leak.verdict != Verdict.POSSIBLE or ended < _FEWEST_ENDED:
+        return leak
+    owner = leak.owner
+    others = f"{ended} others" if owner is None else f"{ended} others that line {owner.line} fills"
+    reason = f"{others} have stopped growing: each is filled for a while"
+    return replace(leak, verdict=Verdict.NOT_A_PROBLEM, reason=reason, fix=None)
+
+
 def _sum(first: LiveLeak, second: LiveLeak) -> LiveLeak:
     """Both leaks as one, in the words of the surer and larger."""
     main = max(first, second, key=lambda leak: (-leak.verdict.rank, leak.bytes))
+    growing = [leak for leak in (first, second) if _is_harmless(leak) == _is_harmless(main)]
     return replace(
         _of_parts(main, first, second),
-        bytes_per_step=first.bytes_per_step + second.bytes_per_step,
+        bytes_per_step=sum(leak.bytes_per_step for leak in growing),
         bytes=first.bytes + second.bytes,
         storages=first.storages + second.storages,
         nodes=first.nodes + second.nodes,

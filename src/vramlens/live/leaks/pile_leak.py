@@ -14,8 +14,7 @@ from vramlens.live.excuses.removals import waits_for_keys
 from vramlens.live.growth.births import BEFORE
 from vramlens.live.growth.pace import FEWEST, LEAST_OF_A_STEP
 from vramlens.live.growth.piles import Item, Pile, bytes_by_birth
-from vramlens.live.heap.objects import is_users, length_of
-from vramlens.live.heap.search import Search
+from vramlens.live.heap.objects import is_array, is_users, length_of
 from vramlens.live.heap.tensors import device_of
 from vramlens.live.holder.chain import Chain, chain_of
 from vramlens.live.holder.filed_objects import filing_fix
@@ -167,6 +166,7 @@ class _PileCase:
             route=route_of(self._way_to_container),
             is_freed=kind == "graph" and self._is_freed(),
             is_remade=pile.is_remade,
+            is_late=pace.is_late,
             in_vain=in_vain,
             fix_share=_fix_share(kind, kept_things),
             frees_more=_frees_more(kind, kept_things),
@@ -240,7 +240,7 @@ class _PileCase:
     def _kept_things(self, keeper: Keeper | None) -> Kept:
         pile, search = self._pile, self._scene.search
         stored = stored_form(search, self._chain, self._at, keeper, self._kept)
-        pinned_size, viewed_share = _pinned_by_views(search, pile)
+        pinned_size, viewed_share = _pinned_by_views(self._scene, pile)
         removal = removal_of(keeper)
         is_emptied = removal is not None and self._scene.statements.is_known_to_run(removal)
         return replace(
@@ -284,23 +284,32 @@ def _frees_more(kind: str, kept: Kept) -> bool:
     return is_detached and kept.form == "object"
 
 
-def _pinned_by_views(search: Search, pile: Pile) -> tuple[str, float]:
+def _pinned_by_views(scene: HeapScene, pile: Pile) -> tuple[str, float]:
     """The size of the storages, where only small views of them are kept, and the share of the
     pile's bytes that the views show; "" and 0 elsewhere.
     """
     pinned = viewed_bytes = 0
     sizes = []
     for item in pile.items:
-        if item.storage is None or search.in_graph(item.position):
+        if item.storage is None or scene.search.in_graph(item.position):
             continue
         sizes.append(item.size_bytes)
-        viewed = search.torch.viewed_bytes(search.order[item.position])
+        viewed = _viewed_bytes(scene, item.position)
         is_small = viewed is not None and viewed * _PINNED_SHARE < item.size_bytes
         pinned += is_small and item.size_bytes > _LEAST_PINNED_BYTES
         viewed_bytes += min(viewed or 0, item.size_bytes)
     if not sizes or pinned * 2 <= len(sizes):
         return "", 0.0
     return format_size(median(sizes)), viewed_bytes / max(pile.bytes, 1)
+
+
+def _viewed_bytes(scene: HeapScene, position: int) -> int | None:
+    """How much of its storage a tensor shows, or the NumPy array that looks at this tensor."""
+    order = scene.search.order
+    parent, edge = scene.parents.get(position, (-1, ""))
+    if edge == ".base" and is_array(order[parent]):
+        return int(order[parent].nbytes)
+    return scene.search.torch.viewed_bytes(order[position])
 
 
 def _steps_of(pile: Pile) -> int:

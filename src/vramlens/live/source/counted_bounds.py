@@ -149,18 +149,18 @@ def _runs_with(other: Store, store: Store) -> bool:
 
 def _operator(store: Store) -> type[ast.operator] | None:
     """The operator of ``x += n`` and ``x = x + n``; None of all else."""
-    match store.statement:
-        case ast.AugAssign(op=operation):
+    match store.statement, store.value:
+        case ast.AugAssign(op=operation), _:
             return type(operation)
-        case ast.Assign(value=ast.BinOp(op=operation)) if store.refers_to_itself:
+        case _, ast.BinOp(op=operation) if store.how == "assign" and store.refers_to_itself:
             return type(operation)
     return None
 
 
 def _amount(store: Store) -> ast.expr | None:
     """``n`` of ``x -= n`` and ``x = x - n``."""
-    match store.statement:
-        case ast.Assign(value=ast.BinOp(right=amount)):
+    match store.how, store.value:
+        case "assign", ast.BinOp(right=amount):
             return amount
     return store.value
 
