@@ -85,6 +85,42 @@ def main(tick):
     assert leak.fix.startswith("keep the timer, handle = loop.call_later(...), and call")
 
 
+@pytest.mark.parametrize("waits", ["asyncio.sleep(600)", "self.closed.wait()"])
+def test_tasks_that_wait_in_an_event_loop(told: Told, waits: str) -> None:
+    leak = told(f"""
+class Session:
+    def __init__(self):
+        self.audio, self.finished = torch.zeros(4096), False
+
+class Service:
+    def __init__(self):
+        self.closed = asyncio.Event()
+        self.tasks = set()
+    async def heartbeat(self, session):
+        while not session.finished:
+            await {waits}
+    async def serve(self, session):
+        asyncio.create_task(self.heartbeat(session))
+        await asyncio.sleep(0)
+
+async def serve(tick):
+    service = Service()
+    for _ in range(STEPS):
+        await service.serve(Session())
+        tick()
+
+def main(tick):
+    asyncio.run(serve(tick))
+""")
+    assert leak.verdict == "proven"
+    assert leak.owner.name == "Service.heartbeat()"
+    assert leak.owner.source == "asyncio.create_task(self.heartbeat(session))"
+    assert leak.fix == (
+        "let Service.heartbeat() return once nobody needs it, or keep its task, task ="
+        " asyncio.create_task(self.heartbeat(session)), and call task.cancel() then"
+    )
+
+
 def test_loggers(told: Told) -> None:
     leak = told("""
 class Tagged(logging.Filter):

@@ -1,16 +1,24 @@
-"""Objects that a library files in a table of its own when the program makes them: timers of an
-event loop, loggers, parametrizations, an optimizer's groups of parameters.
+"""Objects that a library files in a table of its own when the program makes them: timers and tasks of
+an event loop, loggers, parametrizations, an optimizer's groups of parameters.
 
 No name of the user's leads to such a table: the statement is the call that makes them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import types
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from vramlens.live.heap.objects import class_module, class_name, class_order
+from vramlens.live.heap.objects import (
+    class_module,
+    class_name,
+    class_order,
+    code_of,
+    is_users,
+    is_users_class,
+)
 from vramlens.live.holder.chain import Chain
 from vramlens.live.source.source_stores import Module, Store
 from vramlens.live.source.users_source import UsersSource
@@ -54,6 +62,10 @@ _FILINGS = {
 """By module and class: of what is filed, of the table, or of the object that has the table."""
 
 
+_LOOPS = ("asyncio", "_asyncio", "selectors", "uvloop")
+"""Modules whose objects wait in an event loop: timers, futures, what a selector looks at."""
+
+
 def filing_store(source: UsersSource, chain: Chain, kept: Any) -> Store | None:
     """The call that makes what a library files; None of anything else, and where no file of the
     user's has such a call.
@@ -77,6 +89,43 @@ def filing_fix(store: Store | None, chain: Chain, kept: Any) -> str:
     receiver = f"{store.base}.{store.name}" if store.base else store.name
     call = receiver if store.method == "()" else f"{receiver}.{store.method}"
     return filing.fix.format(call=call, receiver=receiver)
+
+
+def waiting_coroutine(chain: Chain, below: Sequence[Any]) -> types.CodeType | None:
+    """The user's coroutine whose tasks pile up in a private table of an event loop, as those that
+    sleep do; None of anything else.
+
+    Args:
+        chain: the way to the table.
+        below: what is on the way from it to a tensor.
+    """
+    if len(chain.links) < 2 or not below or not _is_of_event_loop(below[0]):
+        return None
+    holder, table = chain.links[-2:]
+    if table.how != "attribute" or not table.name.startswith("_"):
+        return None
+    if is_users_class(type(holder.value)):
+        return None
+    codes = (code_of(value) for value in below if type(value) is types.CoroutineType)
+    return next((code for code in codes if code and is_users(code.co_filename)), None)
+
+
+def waiting_fix(coroutine: str, call: str) -> str:
+    """What to do about tasks that pile up.
+
+    Args:
+        coroutine: its name, qualified.
+        call: that starts them, as source.
+    """
+    task = f"task = {call}" if call else "the task"
+    return (
+        f"let {coroutine}() return once nobody needs it, or keep its task, {task}, and call"
+        " task.cancel() then"
+    )
+
+
+def _is_of_event_loop(value: Any) -> bool:
+    return class_module(type(value)).partition(".")[0] in _LOOPS
 
 
 def _filing_of(chain: Chain, kept: Any) -> _Filing | None:

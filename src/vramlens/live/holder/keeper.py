@@ -29,7 +29,7 @@ from vramlens.live.heap.objects import (
     line_of_report,
 )
 from vramlens.live.holder.chain import Chain
-from vramlens.live.holder.filed_objects import filing_store
+from vramlens.live.holder.filed_objects import filing_store, waiting_coroutine
 from vramlens.live.holder.linked_fields import field_with, given_by
 from vramlens.live.holder.registrations import (
     caching_line,
@@ -128,7 +128,12 @@ class Statements(UsersSource):
             made: the line that asks for the memory, where it is known.
             below: what is on the way from the container to the tensor.
         """
-        special = self._decorator(chain) or self._hook(chain, kept) or self._filing(chain, kept)
+        special = (
+            self._decorator(chain)
+            or self._hook(chain, kept)
+            or self._filing(chain, kept)
+            or self._starting_call(chain, (kept, *below))
+        )
         if special is not None:
             return special
         example = _Example(kept, is_graph, made)
@@ -245,6 +250,11 @@ class Statements(UsersSource):
         """Of what a library files by itself: the call that makes it."""
         store = filing_store(self, chain, kept)
         return None if store is None else Keeper(store.file, store.line, store.function.name, store)
+
+    def _starting_call(self, chain: Chain, below: Sequence[Any]) -> Keeper | None:
+        """Where tasks pile up in an event loop: the call that starts them."""
+        code = waiting_coroutine(chain, below)
+        return None if code is None else self.registration(code)
 
     def _by_what_it_keeps(self, chain: Chain, below: Sequence[Any]) -> Keeper | None:
         """The call that hands over a function of the user's: a registration with a library, or

@@ -17,8 +17,8 @@ from vramlens.live.growth.piles import Item, Pile, bytes_by_birth
 from vramlens.live.heap.objects import is_array, is_users, length_of
 from vramlens.live.heap.tensors import device_of
 from vramlens.live.holder.chain import Chain, chain_of
-from vramlens.live.holder.filed_objects import filing_fix
-from vramlens.live.holder.keeper import Keeper, store_of
+from vramlens.live.holder.filed_objects import filing_fix, waiting_coroutine, waiting_fix
+from vramlens.live.holder.keeper import Keeper, statement_source, store_of
 from vramlens.live.holder.keeper_position import (
     first_of_run,
     holder_of,
@@ -82,6 +82,7 @@ class _PileCase:
         self._at, innermost = self._keeping_link()
         following = self._chain.links[self._at + 1 :]
         self._below = [link.value for link in following]
+        self._coroutine = self._name_of_waiting_coroutine()
         self._kept_by_key = bool(following) and following[0].name == "a key"
         self._kept: Any = following[0].value if following else example_of(innermost)
         self._nodes = sum(item.storage is None for item in pile.items)
@@ -114,6 +115,14 @@ class _PileCase:
     @property
     def _way_to_container(self) -> Chain:
         return Chain(self._chain.root, tuple(self._chain.links[: self._at + 1]))
+
+    def _name_of_waiting_coroutine(self) -> str:
+        """Of the user's coroutine whose tasks pile up in an event loop; empty elsewhere."""
+        code = waiting_coroutine(self._way_to_container, self._below)
+        if code is None:
+            return ""
+        definition = self._scene.statements.function_of(code)
+        return code.co_name if definition is None else definition[1].name
 
     def leak(self) -> LiveLeak:
         """The leak."""
@@ -198,6 +207,8 @@ class _PileCase:
         return verdict != Verdict.NOT_A_PROBLEM
 
     def _fix(self, kind: str, keeper: Keeper | None, owner: LeakOwner, kept_things: Kept) -> str:
+        if self._coroutine:
+            return waiting_fix(self._coroutine, statement_source(keeper))
         filed = filing_fix(store_of(keeper), self._way_to_container, self._kept)
         of_library = filed or library_fix(kind, self._chain, self._at, keeper)
         return of_library or fix_of(kind, keeper, owner, kept_things)
@@ -221,6 +232,8 @@ class _PileCase:
     def _owner(self, keeper: Keeper | None) -> LeakOwner:
         owner = owner_of(self._scene.search, self._chain, self._at, keeper)
         root = self._chain.root
+        if self._coroutine:
+            return replace(owner, name=f"{self._coroutine}()", kind="Task")
         if self._pile.is_in_parts:
             return replace(owner, name=name_of_parts(owner.name))
         if not self._pile.is_spread or root is None or root.code is None:
