@@ -219,7 +219,7 @@ class HeapLook:
         host = None if has_cut_pile or not self._search.complete else self._host
         growth = unexplained_growth(self._search.storages, items, judged, host, looks)
         if growth is None and self._is_over:
-            return growth_after_steps(items, self._births.steps)
+            return growth_after_steps(items, self._births.steps, looks, self._births.sums)
         return growth
 
     def _gone(self, items: Sequence[Item], unexplained: Unexplained | None) -> Gone | None:

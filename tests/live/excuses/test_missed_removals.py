@@ -46,9 +46,11 @@ class Worker:
 JOBS_A_STEP, STEPS = 5, 20
 
 
-def _leaks(load_program: Callable[..., types.ModuleType], end: str) -> tuple[Any, ...]:
+def _leaks(
+    load_program: Callable[..., types.ModuleType], end: str, source: str = BUS
+) -> tuple[Any, ...]:
     """The leaks of a program whose thread serves some jobs in a step: no line of it is traced."""
-    program = load_program(BUS.replace("{end}", end), "serving")
+    program = load_program(source.replace("{end}", end), "serving")
     bus = program.Bus()
     worker = program.Worker(bus)
     watch = vramlens.LeakWatch()
@@ -72,11 +74,25 @@ def test_what_compares_by_identity_and_was_made_only_now(
     assert leak.reason.endswith("line 28 makes a new partial, which equals no entry")
 
 
+LEAVES_EARLY = BUS.replace(
+    """
+        if listener in self.listeners:
+            self.listeners.remove(listener)
+""",
+    """
+        if listener not in self.listeners:
+            return
+        self.listeners.remove(listener)
+""",
+)
+
+
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="the interpreter specializes nothing")
+@pytest.mark.parametrize("bus", [BUS, LEAVES_EARLY])
 def test_what_is_asked_for_and_was_never_there(
-    load_program: Callable[..., types.ModuleType],
+    load_program: Callable[..., types.ModuleType], bus: str
 ) -> None:
-    (leak,) = _leaks(load_program, "self.bus.off(self.cancel(features))")
+    (leak,) = _leaks(load_program, "self.bus.off(self.cancel(features))", bus)
     assert (leak.verdict, leak.owner.name) == ("likely", "Bus.listeners")
     assert leak.reason.endswith("line 12 asks whether it is there, and it never was")
 

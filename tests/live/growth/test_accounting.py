@@ -260,5 +260,16 @@ def _born_after_step_10(sizes: list[int]) -> list[Item]:
 def test_growth_after_the_last_step_is_many_storages_and_much(
     sizes: list[int], size_bytes: int
 ) -> None:
-    growth = account.growth_after_steps(_born_after_step_10(sizes), 10)
+    every = Looks.at_every_step(10)
+    growth = account.growth_after_steps(_born_after_step_10(sizes), 10, every, ())
     assert (growth.bytes if growth is not None else 0) == size_bytes
+
+
+@pytest.mark.parametrize(("alive_before", "is_growth"), [(0, True), (20 * MIB, False)])
+def test_what_replaced_others_in_the_last_steps_came_not_after_them(
+    alive_before: int, *, is_growth: bool
+) -> None:
+    """Nobody looked at the end of the last step."""
+    items = _born_after_step_10([MIB + step for step in range(1, 21)])
+    growth = account.growth_after_steps(items, 10, Looks([1, 2, 5]), [(5, alive_before)])
+    assert (growth is not None) == is_growth

@@ -153,6 +153,53 @@ def test_some_of_the_entries_are_taken_in_a_long_run() -> None:
     assert leak.reason.endswith("but more comes than goes")
 
 
+class _Reorder:
+    """Passes answers on in their order, and moves on where one is late."""
+
+    def __init__(self) -> None:
+        self.waiting: dict[int, Any] = {}
+        self.next = 0
+
+    def offer(self, ticket: int, answer: Any) -> None:
+        self.waiting[ticket] = answer
+        self._release(ticket)
+
+    def _release(self, highest: int) -> None:
+        while self.next <= highest:
+            if self.next in self.waiting:
+                self.waiting.pop(self.next)
+            elif highest - self.next < 4:
+                break
+            self.next += 1
+
+
+@pytest.mark.usefixtures("_without_time_for_sums")
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="the interpreter specializes nothing")
+def test_a_loop_that_takes_what_comes_in_time() -> None:
+    """In another thread; two of sixteen answers in each step come too late, and stay."""
+    reorder, late = _Reorder(), (3, 9)
+
+    def work(first: int) -> None:
+        for ticket in range(first, first + 16):
+            if ticket - first not in late:
+                reorder.offer(ticket, torch.zeros(4096))
+        for ticket in late:
+            reorder.offer(first + ticket, torch.zeros(4096))
+
+    watch = LeakWatch()
+    for step in range(120):
+        worker = threading.Thread(target=work, args=(16 * step,))
+        worker.start()
+        worker.join()
+        watch.step()
+    report = watch.report()
+    watch.stop()
+    (leak,) = report.found
+    assert leak.verdict == "likely"
+    assert "takes entries out" in leak.reason
+    assert leak.reason.endswith("but more comes than goes")
+
+
 @pytest.mark.usefixtures("_without_time_for_sums")
 def test_a_store_that_gives_up_any_entry_once_it_is_full() -> None:
     """Entries of all ages are left, as of a leak: in the last steps it did not grow."""

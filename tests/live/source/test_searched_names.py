@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -74,3 +75,30 @@ def test_a_context_variable_whose_module_is_gone(tmp_path: Path) -> None:
 
     (leak,) = contextvars.copy_context().run(names["main"], vramlens.LeakWatch()).found
     assert leak.owner.source == "trace.set(trace.get() + (value,))"
+
+
+def test_entries_of_entries_are_what_fills_them(load_program: Callable[..., Any]) -> None:
+    """Not what makes an empty entry, or moves it in the order."""
+    program = load_program(
+        """
+class Cache:
+    def __init__(self):
+        self.images = OrderedDict()
+
+    def fetch(self, index, strength):
+        variants = self.images.setdefault(index, {})
+        self.images.move_to_end(index)
+        if strength not in variants:
+            variants[strength] = torch.zeros(4096)
+        return variants[strength]
+""",
+        OrderedDict=OrderedDict,
+    )
+    cache, watch = program.Cache(), vramlens.LeakWatch()
+    for step in range(12):
+        for index in range(4):
+            cache.fetch(index, step / 12)
+        watch.step()
+    (leak,) = watch.report().leaks
+    assert leak.owner is not None
+    assert leak.owner.source == "variants[strength] = torch.zeros(4096)"

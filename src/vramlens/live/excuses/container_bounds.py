@@ -58,6 +58,7 @@ class Growth:
         is_parameter_state: whether it is what training makes once for each parameter.
         is_in_use: whether its older entries are still written to.
         late_share: of the bytes that it keeps, those from the second half of its steps.
+        young_entries: how many of its entries hold something that was born while it was watched.
     """
 
     container: Any
@@ -77,6 +78,7 @@ class Growth:
     is_parameter_state: bool = False
     is_in_use: bool = False
     late_share: float = 0.5
+    young_entries: int = 0
 
     @property
     def store(self) -> Store | None:

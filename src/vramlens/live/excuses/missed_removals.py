@@ -108,6 +108,9 @@ def _never_there(removal: Store, statements: Statements) -> str:
 
 def _asks_whether_in(guard: ast.expr, container: str) -> bool:
     match guard:
-        case ast.Compare(ops=[ast.In()], comparators=[asked]):
+        case (
+            ast.Compare(ops=[ast.In()], comparators=[asked])
+            | ast.UnaryOp(op=ast.Not(), operand=ast.Compare(ops=[ast.NotIn()], comparators=[asked]))
+        ):
             return text_of(asked) == container
     return False

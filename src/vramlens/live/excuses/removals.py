@@ -30,8 +30,9 @@ from vramlens.units import counted
 _LONGEST_STATEMENT = 60
 """Characters of a statement in a sentence: a line of 80 has room for no more."""
 _MOST_YOUNGER = 1.25
-"""Entries for each step that left some, where all are younger than the watch: one of five steps is not
-looked at. With twice as many, half of what the interpreter shows may be older.
+"""Entries for each that is known to be younger than the watch, and for each step that left some, where
+all are younger: one of five steps is not looked at. With twice as many, half of what the interpreter
+shows may be older.
 """
 _SOME_STEPS, _MANY_STEPS = 16, 100
 """In so many steps a removal that ran, and any other, must have taken something away. Windows of 8 and
@@ -116,7 +117,9 @@ def outgrown_text(removal: Store, evidence: Evidence) -> str:
     """The sentence about a removal that takes less than comes, or nothing."""
     sentence = emptied_text(removal, evidence)
     if evidence.growth.is_rising:
-        if _takes_often(removal, evidence):
+        if _has_run(removal, evidence) and _drains(removal, evidence.store):
+            sentence = f"line {removal.line} takes entries out: {short_text(removal)}"
+        elif _takes_often(removal, evidence):
             sentence = removal_text(removal, evidence.store)
         return f"{sentence}, but more comes than goes"
     return sentence if _is_long_unseen(removal, evidence) else f"{sentence}, but none of it went"
@@ -277,7 +280,7 @@ def _has_run(removal: Store, evidence: Evidence) -> bool:
     if statements.was_seen_running(removal):
         return True
     length = length_of(growth.container) or 0
-    is_younger = length <= _MOST_YOUNGER * growth.steps + 2
+    is_younger = length <= _MOST_YOUNGER * max(growth.steps, growth.young_entries) + 2
     return is_younger and statements.has_run_often(removal)
 
 

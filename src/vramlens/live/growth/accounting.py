@@ -120,13 +120,21 @@ def unexplained_growth(
     return beside_search or _beside_piles(items, known_owner, looks)
 
 
-def growth_after_steps(items: Iterable[Item], steps: int) -> Unexplained | None:
+def growth_after_steps(
+    items: Sequence[Item], steps: int, looks: Looks, sums: Sequence[tuple[int, int]]
+) -> Unexplained | None:
     """What came when no step ended any more, if it is many storages and much of all there is; None
     else. A copy of what was there, as a checkpoint that is loaded again, has its sizes.
 
     Args:
         steps: how many have ended.
+        looks: at births. Without one at the end of the last step, what came may be of the last steps.
+        sums: steps and what was alive then of what the watch saw being born.
     """
+    if looks.latest < steps and sums:
+        alive_bytes = sum(item.size_bytes for item in items if item.storage and item.born)
+        if alive_bytes - sums[-1][1] < _LEAST_BYTES:
+            return None
     older, later = Counter[int](), Counter[int]()
     for item in items:
         if item.storage is not None:

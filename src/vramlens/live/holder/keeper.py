@@ -37,6 +37,7 @@ from vramlens.live.holder.registrations import (
     is_hook_name,
     registrations,
 )
+from vramlens.live.source.expressions import is_empty
 from vramlens.live.source.name_candidates import candidate_stores
 from vramlens.live.source.searched_names import NAMED, SearchedName, searched_names
 from vramlens.live.source.source_stores import CallSite, Function, Module, Store, read_source
@@ -439,7 +440,11 @@ def _is_caching(holder: Any) -> bool:
 
 
 def _makes_container(store: Store, searched: SearchedName) -> bool:
-    """Whether a statement puts the container itself under a key: ``queues[name] = queue``."""
+    """Whether a statement puts the container itself under a key: ``queues[name] = queue``,
+    ``queues.setdefault(name, [])``.
+    """
+    if store.method == "setdefault" and is_empty(store.value):
+        return bool(searched.keys)
     is_entry = store.how == "item" and not store.refers_to_itself
     return is_entry and len(store.keys) < len(searched.keys)
 

@@ -14,6 +14,7 @@ from vramlens.live.excuses.removals import waits_for_keys
 from vramlens.live.growth.births import BEFORE
 from vramlens.live.growth.pace import FEWEST, LEAST_OF_A_STEP
 from vramlens.live.growth.piles import Item, Pile, bytes_by_birth
+from vramlens.live.heap.ancestors import Ancestors
 from vramlens.live.heap.objects import is_array, is_users, length_of
 from vramlens.live.heap.tensors import device_of
 from vramlens.live.holder.chain import Chain, chain_of
@@ -151,6 +152,7 @@ class _PileCase:
             is_parameter_state=pile.is_parameter_state,
             is_in_use=pile.is_in_use,
             late_share=_late_share(pile),
+            young_entries=_young_entries(scene, pile),
         )
         kept_things = self._kept_things(keeper)
         in_vain = _views_text(kept_things) or read_in_vain(scene.statements, growth)
@@ -343,6 +345,14 @@ def _kept_steps(pile: Pile, container: Any) -> int:
     storages = sum(born >= pile.pace.first for born in pile.storage_births)
     entries = length_of(container) or 0
     return max(pile.span, entries * pile.span // storages if storages else 0)
+
+
+def _young_entries(scene: HeapScene, pile: Pile) -> int:
+    """How many parts of the object that keeps hold what was born while it was watched."""
+    parents = scene.parents
+    parts = Ancestors(parents, lambda at: at in parents and parents[at][0] == pile.position)
+    entries = {parts.nearest(item.position) for item in pile.items if item.born != BEFORE}
+    return len(entries - {-1})
 
 
 def _late_share(pile: Pile) -> float:

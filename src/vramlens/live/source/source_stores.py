@@ -224,7 +224,7 @@ class _Reader:
             match statement:
                 case ast.If(orelse=[], body=[*_, last]) if isinstance(last, _LEAVES):
                     # What follows runs else.
-                    self._guards = (*self._guards, ast.UnaryOp(ast.Not(), statement.test))
+                    self._guards = (*self._guards, _negated(statement.test))
         self._guards = before
 
     def _guarded_body(
@@ -250,7 +250,7 @@ class _Reader:
         elif isinstance(statement, ast.If):
             self._expression(statement.test, function)
             self._guarded_body(statement.test, statement.body, function, owner)
-            contrary = ast.UnaryOp(ast.Not(), statement.test)
+            contrary = _negated(statement.test)
             self._guarded_body(contrary, statement.orelse, function, owner)
         else:
             self._plain(statement, function, owner)
@@ -480,3 +480,8 @@ def _target_of_call(
     if text_of(called.value) in _FUNCTION_OWNERS:
         return first, key_of_call  # list.append(x, value), heapq.heappush(x, value)
     return called.value, key_of_call
+
+
+def _negated(condition: ast.expr) -> ast.expr:
+    """The opposite of a condition, at its place in the file."""
+    return ast.copy_location(ast.UnaryOp(ast.Not(), condition), condition)

@@ -30,7 +30,8 @@ NAMING_METHODS = (
 """What puts something under a name, its first argument; of ``setattr`` the second."""
 _TAKES = frozenset((
     "pop", "popleft", "popitem", "clear", "remove", "discard", "get", "get_nowait", "items", "keys", "values", "copy",
-    "index", "count", "sort", "reverse", "backward", "item", "detach", "cpu", "zero_grad", "step", "size", "mean",
+    "index", "count", "sort", "reverse", "rotate", "move_to_end", "backward", "item", "detach", "cpu", "zero_grad",
+    "step", "size", "mean",
 ))  # fmt: skip
 _KEEPING = ("register", "add", "push", "put", "store", "record", "log", "track", "save")
 _CONTAINERS: dict[type[ast.expr], type] = {ast.Tuple: tuple, ast.Dict: dict, ast.List: list}
