@@ -33,6 +33,7 @@ _FIXED_ELSEWHERE = (
     "workspaces",
     "not_checkpointed",
     "not_frozen",
+    "more_states",
     "nccl",
     "allocator",
     "allocator_settings",
@@ -61,7 +62,7 @@ CERTAIN_CAUSES = (
     "rank0_gather",
 )
 """Causes that one call gives away."""
-NOT_FROZEN, LARGER_PART = "not_frozen", "larger_part"
+NOT_FROZEN, LARGER_PART, MORE_STATES = "not_frozen", "larger_part", "more_states"
 OF_ALL_LINES = ("separate_gradients",)
 """Causes of which no line is to blame: all of a model's have a part in them."""
 POSSIBLE = ("unknown", "workspaces", "larger_part")
@@ -92,6 +93,8 @@ FIXES = {
     " gradient_checkpointing), or on none",
     "not_frozen": "call requires_grad_(False) on these modules on all ranks, outside of any branch"
     " that only some take; if they are to be trained, train them on all",
+    "more_states": "build the same optimizer, with the same options, on all ranks: Adam keeps two"
+    " states for each parameter, amsgrad a third, SGD one with momentum and none without",
     "data_parallel": "use DistributedDataParallel (one process per GPU): DataParallel gathers"
     " outputs on its first GPU",
     "moe_hot_rank": "balance the router (an auxiliary loss, a capacity factor), or place the "
@@ -134,6 +137,7 @@ WORDS = {
     "workspaces": "requests larger buffers for a short time, maybe for another algorithm of a library",
     "not_checkpointed": "keeps activations that its peers compute again in the backward pass",
     "not_frozen": "trains parameters that its peers keep frozen",
+    "more_states": "keeps more optimizer state for as many parameters",
     "data_parallel": "gathers the outputs of DataParallel's other GPUs",
     "moe_hot_rank": "has experts that get more tokens",
     "pipeline_stage": "holds more layers or microbatches of the pipeline",
