@@ -34,6 +34,7 @@ _FIXED_ELSEWHERE = (
     "not_checkpointed",
     "not_frozen",
     "more_states",
+    "not_resharded",
     "nccl",
     "allocator",
     "allocator_settings",
@@ -62,7 +63,8 @@ CERTAIN_CAUSES = (
     "rank0_gather",
 )
 """Causes that one call gives away."""
-NOT_FROZEN, LARGER_PART, MORE_STATES = "not_frozen", "larger_part", "more_states"
+NOT_FROZEN, LARGER_PART = "not_frozen", "larger_part"
+MORE_STATES, NOT_RESHARDED = "more_states", "not_resharded"
 OF_ALL_LINES = ("separate_gradients",)
 """Causes of which no line is to blame: all of a model's have a part in them."""
 POSSIBLE = ("unknown", "workspaces", "larger_part")
@@ -82,7 +84,8 @@ FIXES = {
     "separate_gradients": "build DistributedDataParallel with gradient_as_bucket_view=True on all"
     " ranks: gradients are views of its buckets then",
     "uneven_batch": "give the ranks batches of the same cost: DataLoader(batch_sampler="
-    "vramlens.BalancedBatchSampler(lengths, batch_size)), or equal batch sizes and drop_last=True",
+    "vramlens.BalancedBatchSampler(lengths, batch_size)), or equal batch sizes and drop_last=True;"
+    " if each has a part of one input, divide that evenly",
     "larger_part": "divide what these lines build evenly among the ranks, if the parts are meant to be"
     " equal",
     "wider_numbers": "run its forward pass under the torch.autocast of its peers, in the same dtype; "
@@ -95,6 +98,8 @@ FIXES = {
     " that only some take; if they are to be trained, train them on all",
     "more_states": "build the same optimizer, with the same options, on all ranks: Adam keeps two"
     " states for each parameter, amsgrad a third, SGD one with momentum and none without",
+    "not_resharded": "give fully_shard the same reshard_after_forward on all ranks (of"
+    " FullyShardedDataParallel, the same sharding_strategy)",
     "data_parallel": "use DistributedDataParallel (one process per GPU): DataParallel gathers"
     " outputs on its first GPU",
     "moe_hot_rank": "balance the router (an auxiliary loss, a capacity factor), or place the "
@@ -138,6 +143,7 @@ WORDS = {
     "not_checkpointed": "keeps activations that its peers compute again in the backward pass",
     "not_frozen": "trains parameters that its peers keep frozen",
     "more_states": "keeps more optimizer state for as many parameters",
+    "not_resharded": "keeps parameters gathered that its peers shard again after the forward pass",
     "data_parallel": "gathers the outputs of DataParallel's other GPUs",
     "moe_hot_rank": "has experts that get more tokens",
     "pipeline_stage": "holds more layers or microbatches of the pipeline",

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from vramlens.analyses.finding import Place
 from vramlens.ranks.excess.causes import SAME_SHARE, outlives_steps
+from vramlens.ranks.hints import Hint
 from vramlens.ranks.rank_summary import LineUse, Stray
 from vramlens.units import MIB, format_size
 
@@ -40,8 +41,11 @@ class LineExcess:
 
     @property
     def is_alone(self) -> bool:
-        """True if this is a recorded line that most peers do not have."""
-        return self.usual is None and self.line.place is not None
+        """True if this is a recorded line that most peers do not have. What FSDP gathers for a while is
+        none: where it is gathered again depends on what a rank keeps.
+        """
+        is_gathered = self.line.hints & Hint.SHARDED and not self.line.static
+        return self.usual is None and self.line.place is not None and not is_gathered
 
     @property
     def stays(self) -> bool:

@@ -10,6 +10,7 @@ from vramlens.ranks.excess.leak_differences import leak_differences
 from vramlens.ranks.excess.own_work import OWN_WORK
 from vramlens.ranks.excess.rank_against_peers import RankAgainstPeers
 from vramlens.ranks.excess.reasons.more_states import state_differences
+from vramlens.ranks.excess.reasons.not_resharded import gathered_differences
 from vramlens.ranks.excess.reasons.unfrozen import unfrozen_differences
 from vramlens.ranks.excess.reserved_differences import reserved_differences, with_reserved
 from vramlens.ranks.rank_difference import RankDifference
@@ -31,7 +32,7 @@ def differences_of(beside: RankAgainstPeers) -> list[RankDifference]:
     """The reasons why a rank holds more than is usual; [] where it does not."""
     leaks = leak_differences(beside)
     earlier = [*leaks, *unfrozen_differences(beside, leaks)]
-    earlier += state_differences(beside, earlier)
+    earlier += [*state_differences(beside, earlier), *gathered_differences(beside)]
     differences = [*earlier, *beside.line_differences(earlier)]
     if not any(difference.cause == OWN_WORK for difference in differences):  # gaps follow from it
         differences += reserved_differences(beside, differences)

@@ -4,5 +4,6 @@ larger_part: a larger part of a model, or of the data that a rank keeps.
 divided_layers: a part of a layer with more parameters than the peers' parts.
 wider_numbers: numbers of 32 bits, where peers have 16.
 more_states: more optimizer state for as many parameters.
+not_resharded: parameters that FSDP gathered, and that a rank keeps.
 unfrozen: parameters that a rank trains, and its peers keep frozen.
 """
