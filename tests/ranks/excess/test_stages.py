@@ -215,6 +215,38 @@ def test_a_stage_that_keeps_its_activations_is_told() -> None:
     assert "not_checkpointed" not in {cause for _, cause in named_causes(compare(unknown))}
 
 
+@pytest.mark.parametrize(
+    ("keepers", "told"),
+    [
+        ((2, 3), []),
+        ((3,), [((3,), "not_checkpointed")]),
+        ((2,), [((2,), "not_checkpointed")]),
+    ],
+)
+def test_the_last_stages_may_be_meant_to_keep_their_activations(
+    keepers: tuple[int, ...], told: list[tuple[tuple[int, ...], str]]
+) -> None:
+    """Fewer microbatches are in flight there. The last one alone may have been forgotten."""
+    kept = line(14, "activations", 2 * 3, 200 * MIB, per_step=2 * MICROBATCHES)
+    once = replace(kept, peak_bytes=200 * MIB, at_peak_bytes=200 * MIB)
+    ranks = [
+        replace(
+            with_lines(rank, kept if rank.rank in keepers else once),
+            recomputed_bytes=0 if rank.rank in keepers else rank.lines[2].total_bytes,
+        )
+        for rank in pipeline()
+    ]
+    answer = compare(ranks)
+    causes = [cause for cause in named_causes(answer) if cause[1] == "not_checkpointed"]
+    assert causes == told
+    if not told:
+        assert answer.differences == ()
+        assert answer.notes[0] == (
+            "ranks 2-3 keep activations that earlier stages compute again: fewer microbatches are in"
+            " flight there, so it may be meant"
+        )
+
+
 def test_a_rank_that_does_not_checkpoint_is_told() -> None:
     ranks = [replace(rank, recomputed_bytes=2 * GIB) for rank in trainers(4)]
     ranks[2] = rank_of(2, 4, layers(2, 6), recomputed_bytes=0)

@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 
 from vramlens.analyses.finding import Place
 from vramlens.ground.verdict import Verdict
@@ -50,6 +51,8 @@ class CohortComparison:
         for cohort in self._compared:
             yield from cohort.leaks
             yield from cohort.beside_work
+            if cohort.members in self._late_keepers and not self._is_short(cohort.members):
+                continue
             if cohort.is_not_checkpointed:
                 yield self._difference_of_checkpoints(cohort)
             elif cohort.has_more_layers:
@@ -60,11 +63,26 @@ class CohortComparison:
                 yield self._difference_of_layout(cohort)
 
     def notes(self) -> list[str]:
-        """One sentence on the stage that holds most by the layout, where that is not a difference."""
+        """Sentences on the stages that keep what earlier ones compute again, and on the stage that holds
+        most by the layout, where that is not a difference.
+        """
+        return [*self._note_of_late_keepers(), *self._note_of_layout()]
+
+    def _note_of_late_keepers(self) -> list[str]:
+        if not self._late_keepers:
+            return []
+        ranks = sorted(chain.from_iterable(self._late_keepers))
+        return [
+            f"{named(ranks)} keep activations that earlier stages compute again: fewer microbatches are in"
+            " flight there, so it may be meant"
+        ]
+
+    def _note_of_layout(self) -> list[str]:
         by_layout = [
             cohort
             for cohort in self._compared
-            if cohort.more >= cohort.least > cohort.unexplained
+            if cohort.members not in self._late_keepers
+            and cohort.more >= cohort.least > cohort.unexplained
             and not cohort.has_more_layers
             and not self._is_short(cohort.members)
         ]
@@ -86,6 +104,19 @@ class CohortComparison:
             ordered = sorted(summaries, key=lambda summary: summary.peak_requested_bytes)
             typical[members] = ordered[(len(ordered) - 1) // 2]
         return typical
+
+    @cached_property
+    def _late_keepers(self) -> list[tuple[int, ...]]:
+        """The last stages of a pipeline, two of them and more, if they compute nothing again and all
+        earlier ones do; [] elsewhere. One alone may have been forgotten.
+        """
+        shares = [summary.recomputed_share for summary in self._typical.values()]
+        if not self.cohorts.staged or None in shares:
+            return []
+        keepers = [not share for share in shares]
+        first = keepers.index(True) if any(keepers) else len(keepers)
+        is_by_stage = first > 0 and all(keepers[first:]) and len(keepers) - first > 1
+        return list(self._typical)[first:] if is_by_stage else []
 
     @cached_property
     def _usual(self) -> Usual:
