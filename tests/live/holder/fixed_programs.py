@@ -132,6 +132,24 @@ def main(tick):
         (("Adapted(episode, 0.5)", "Adapted(episode.number, 0.5)"),),
     ),
     Case(
+        "methods of their weak keys",
+        """
+class Episode:
+    def __init__(self):
+        self.images = batch()
+    def score(self):
+        return self.images.mean()
+def main(tick):
+    scores = weakref.WeakKeyDictionary()
+    for _ in range(STEPS):
+        episode = Episode()
+        scores[episode] = episode.score
+        tick()
+""",
+        "keep weakref.WeakMethod(...) in place of the bound method",
+        (("= episode.score", "= weakref.WeakMethod(episode.score)"),),
+    ),
+    Case(
         "tuples with their weak keys",
         """
 class Episode:
@@ -144,7 +162,7 @@ def main(tick):
         adapted[episode] = (episode, 0.5)
         tick()
 """,
-        "keep a number, or weakref.ref(...), instead of the key in each value",
+        "keep a number, or weakref.ref(...), in place of the key in each value",
         (("(episode, 0.5)", "(weakref.ref(episode), 0.5)"),),
     ),
     Case(

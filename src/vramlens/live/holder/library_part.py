@@ -4,6 +4,7 @@ with weak keys. The advice is about what the user calls or stores.
 
 from __future__ import annotations
 
+import types
 import weakref
 from typing import Any
 
@@ -45,6 +46,7 @@ _OPPOSITES = {
     "push": ("pop",),
 }
 """What methods are called that take back what others do, by how their names begin."""
+_CANNOT_GO = "a weak key table cannot let a key go while its own value refers to it"
 _TEE_FIX = (
     "read both halves of the tee at the same pace, or drop the one that lags (del, or read ahead"
     " without tee: itertools.chain([first], rest))"
@@ -63,31 +65,32 @@ def library_fix(kind: str, chain: Chain, at: int, keeper: Keeper | None) -> str:
     """
     if at >= 0 and is_tee(chain.links[at].value):
         return _TEE_FIX
-    if at >= 0 and is_kind(chain.links[at].value, weakref.WeakKeyDictionary):
-        return _fix_of_own_keys(chain.links[at].value)
-    if kind not in _KINDS:
-        return ""
+    of_own_keys = _fix_of_own_keys(chain, at)
+    if of_own_keys or kind not in _KINDS:
+        return of_own_keys
     store = store_of(keeper)
     return _fix_of_called(store, chain, at) or _fix_of_private_part(store, chain, at)
 
 
-def _fix_of_own_keys(table: object) -> str:
+def _fix_of_own_keys(chain: Chain, at: int) -> str:
     """For a table with weak keys whose values refer to their own keys; empty where they do not."""
+    table = chain.links[at].value if at >= 0 else None
+    if not is_kind(table, weakref.WeakKeyDictionary):
+        return ""
     pairs = dict_items(dict(attributes_of(table)).get("data"))
     reference, value = pairs[-1] if pairs else (None, None)
-    if not isinstance(reference, weakref.ref):
+    key = reference() if isinstance(reference, weakref.ref) else None
+    if key is None:
         return ""
-    key = reference()
     for name, part in attributes_of(value):
-        if part is key is not None:
-            return (
-                f"keep a number, or weakref.ref(...), in {class_name(type(value))}.{name}: it is the"
-                " entry's own key, which a weak key table cannot let go while its value refers to it"
-            )
-    if key is not None and any(part is key for part in elements_of(value) or ()):
+        if part is key:
+            where = f"{class_name(type(value))}.{name}"
+            return f"keep a number, or weakref.ref(...), in {where}: {_CANNOT_GO}"
+    if type(value) is types.MethodType and value.__self__ is key:
+        return f"keep weakref.WeakMethod(...) in place of the bound method: {_CANNOT_GO}"
+    if value is key or any(part is key for part in elements_of(value) or ()):
         return (
-            "keep a number, or weakref.ref(...), instead of the key in each value: a weak key table"
-            " cannot let a key go while its value refers to it"
+            f"keep a number, or weakref.ref(...), in place of the key in each value: {_CANNOT_GO}"
         )
     return ""
 

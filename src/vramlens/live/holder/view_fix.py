@@ -8,7 +8,7 @@ import ast
 from collections.abc import Sequence
 from typing import Any
 
-from vramlens.live.heap.objects import class_name, class_order, is_array
+from vramlens.live.heap.objects import class_dict, class_name, class_order, is_array
 from vramlens.live.holder.chain import Link
 from vramlens.live.holder.keeper import Keeper, store_of
 from vramlens.live.holder.kept_value import Kept
@@ -84,7 +84,7 @@ def _part_of(stored: ast.expr, value: Any, inside: Sequence[Link]) -> ast.expr |
 def _fields_of(kind: type) -> tuple[str, ...]:
     """What a named tuple or a data class calls its parts, in the order of its arguments."""
     for base in class_order(kind):
-        names = base.__dict__.get("_fields") or base.__dict__.get("__dataclass_fields__")
+        names = class_dict(base).get("_fields") or class_dict(base).get("__dataclass_fields__")
         if isinstance(names, (tuple, dict)):
             return tuple(names)
     return ()
