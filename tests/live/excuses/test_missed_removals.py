@@ -97,6 +97,28 @@ def test_what_is_asked_for_and_was_never_there(
     assert leak.reason.endswith("line 12 asks whether it is there, and it never was")
 
 
+FAILS = BUS.replace(
+    """
+        if listener in self.listeners:
+            self.listeners.remove(listener)
+""",
+    """
+        try:
+            listener.keywords
+        except:
+            self.listeners.remove(listener)
+""",
+)
+
+
+def test_a_removal_that_any_error_leads_to(
+    load_program: Callable[..., types.ModuleType],
+) -> None:
+    """``except:`` catches what no expression of the source names."""
+    (leak,) = _leaks(load_program, "self.bus.off(self.bus.listeners[-1])", FAILS)
+    assert leak.owner.name == "Bus.listeners"
+
+
 WINDOW = """
 def remember(bank, step):
     bank[f"{step:05d}"] = torch.zeros(2048)

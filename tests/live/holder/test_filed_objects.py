@@ -105,6 +105,7 @@ class Service:
 
 async def serve(tick):
     service = Service()
+    asyncio.get_running_loop().call_later(60, print, "still here")
     for _ in range(STEPS):
         await service.serve(Session())
         tick()
@@ -117,7 +118,7 @@ def main(tick):
     assert leak.owner.source == "asyncio.create_task(self.heartbeat(session))"
     assert leak.fix == (
         "let Service.heartbeat() return once nobody needs it, or keep its task, task ="
-        " asyncio.create_task(self.heartbeat(session)), and call task.cancel() then"
+        " asyncio.create_task(self.heartbeat(session)), and cancel it then: task.cancel()"
     )
 
 

@@ -50,3 +50,19 @@ def test_one_of_several_that_are_each_filled_for_a_while() -> None:
     assert leak.owner.name.endswith("encoded")
     assert leak.verdict == "not a problem"
     assert "3 others that line 24 fills have stopped growing" in leak.reason
+
+
+class _Meter:
+    def __init__(self) -> None:
+        self.losses: list[Any] = []
+
+
+def test_the_longest_of_several_may_go_on() -> None:
+    """Two short phases come before one that does not end."""
+    meters, watch = [_Meter(), _Meter(), _Meter()], LeakWatch()
+    for meter, steps in zip(meters, (14, 14, 50), strict=True):
+        for _ in range(steps):
+            meter.losses.append(torch.zeros(4096))
+            watch.step()
+    (leak,) = watch.report().leaks
+    assert leak.verdict == "possible"

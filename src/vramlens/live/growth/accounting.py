@@ -128,10 +128,11 @@ def growth_after_steps(
 
     Args:
         steps: how many have ended.
-        looks: at births. Without one at the end of the last step, what came may be of the last steps.
+        looks: at births. What came since the newest of them may be of many steps, and have replaced
+            other things.
         sums: steps and what was alive then of what the watch saw being born.
     """
-    if looks.latest < steps and sums:
+    if steps - looks.latest >= _FEWEST_LATER and sums:
         alive_bytes = sum(item.size_bytes for item in items if item.storage and item.born)
         if alive_bytes - sums[-1][1] < _LEAST_BYTES:
             return None

@@ -6,9 +6,11 @@ No name of the user's leads to such a table: the statement is the call that make
 
 from __future__ import annotations
 
+import re
 import types
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from vramlens.live.heap.objects import (
@@ -62,6 +64,7 @@ _FILINGS = {
 """By module and class: of what is filed, of the table, or of the object that has the table."""
 
 
+_CREATES_TASK = re.compile(r"[\w.]*(?:create_task|ensure_future)\(.*\)")
 _LOOPS = ("asyncio", "_asyncio", "selectors", "uvloop")
 """Modules whose objects wait in an event loop: timers, futures, what a selector looks at."""
 
@@ -106,21 +109,25 @@ def waiting_coroutine(chain: Chain, below: Sequence[Any]) -> types.CodeType | No
         return None
     if is_users_class(type(holder.value)):
         return None
-    codes = (code_of(value) for value in below if type(value) is types.CoroutineType)
-    return next((code for code in codes if code and is_users(code.co_filename)), None)
+    for task, coroutine in pairwise(below):
+        if class_name(type(task)) == "Task" and type(coroutine) is types.CoroutineType:
+            code = code_of(coroutine)
+            return code if code is not None and is_users(code.co_filename) else None
+    return None
 
 
-def waiting_fix(coroutine: str, call: str) -> str:
+def waiting_fix(coroutine: str, statement: str) -> str:
     """What to do about tasks that pile up.
 
     Args:
         coroutine: its name, qualified.
-        call: that starts them, as source.
+        statement: that starts them, as source.
     """
-    task = f"task = {call}" if call else "the task"
+    is_plain_call = _CREATES_TASK.fullmatch(statement) is not None
+    task = f"its task, task = {statement}," if is_plain_call else "its task"
     return (
-        f"let {coroutine}() return once nobody needs it, or keep its task, {task}, and call"
-        " task.cancel() then"
+        f"let {coroutine}() return once nobody needs it, or keep {task} and cancel it then:"
+        " task.cancel()"
     )
 
 

@@ -132,8 +132,8 @@ class Statements(UsersSource):
         special = (
             self._decorator(chain)
             or self._hook(chain, kept)
-            or self._filing(chain, kept)
             or self._starting_call(chain, (kept, *below))
+            or self._filing(chain, kept)
         )
         if special is not None:
             return special

@@ -77,8 +77,10 @@ def _fix_of_own_keys(chain: Chain, at: int) -> str:
     table = chain.links[at].value if at >= 0 else None
     if not is_kind(table, weakref.WeakKeyDictionary):
         return ""
-    pairs = dict_items(dict(attributes_of(table)).get("data"))
-    reference, value = pairs[-1] if pairs else (None, None)
+    references = dict_items(dict(attributes_of(table)).get("data"))
+    on_the_way = [link.value for link in chain.links[at + 1 :]]
+    entries = (pair for pair in references if any(value is pair[1] for value in on_the_way))
+    reference, value = next(entries, (None, None))
     key = reference() if isinstance(reference, weakref.ref) else None
     if key is None:
         return ""

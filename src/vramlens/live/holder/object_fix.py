@@ -96,7 +96,7 @@ def report_fix(name: str, kept: Kept) -> str:
 def task_fix(keeper: Keeper | None, kept: Kept) -> str:
     """For tasks of asyncio and futures of executors; empty for all else."""
     store = store_of(keeper)
-    if store is None or not _is_future(kept.value):
+    if store is None or kept.container == "queue" or not _is_future(kept.value):
         return ""
     tasks = f"{store.base}.{store.name}" if store.base else store.name
     is_task = class_module(type(kept.value)).lstrip("_").startswith("asyncio")

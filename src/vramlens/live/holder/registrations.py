@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import inspect
 import re
 import types
 from collections.abc import Iterator
@@ -72,13 +71,11 @@ def registrations(
     source: UsersSource, code: types.CodeType
 ) -> Iterator[tuple[int, Module, CallSite]]:
     """Yields the calls that are given a function, by its name, by the call of the function that makes
-    it or, for a lambda, by where it stands; of a coroutine those that are given its call. Each with
-    its points.
+    it or, for a lambda, by where it stands; each with its points.
     """
     definition = source.function_of(code)
     line = None if definition is None else definition[1].line
-    is_coroutine = code.co_flags & inspect.CO_COROUTINE
-    maker = code.co_name if is_coroutine else _maker_of(source, code)
+    maker = _maker_of(source, code)
     for module in source.modules():
         for name, sites in module.calls.items():
             for site in sites:

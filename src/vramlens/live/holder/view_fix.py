@@ -6,15 +6,27 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Sequence
+from dataclasses import Field, fields
 from typing import Any
 
-from vramlens.live.heap.objects import class_dict, class_name, class_order, is_array
+from vramlens.live.heap.objects import (
+    attributes_of,
+    class_dict,
+    class_module,
+    class_name,
+    class_order,
+    dict_items,
+    elements_of,
+    is_array,
+)
 from vramlens.live.holder.chain import Link
 from vramlens.live.holder.keeper import Keeper, store_of
 from vramlens.live.holder.kept_value import Kept
 from vramlens.live.source.expressions import last_name
 
 _LONGEST_SOURCE = 60
+_SPREADING = ("extend", "extendleft", "update")
+"""Methods that are given several things at once."""
 
 
 def pinned_fix(keeper: Keeper | None, source: str, facts: Kept) -> str:
@@ -53,7 +65,9 @@ def _source_of_view(keeper: Keeper | None, facts: Kept) -> str:
     makes the object: ``cells[row]`` of ``Landmark(row, cells[row])``.
     """
     store = store_of(keeper)
-    stored = None if store is None else store.value
+    if store is None or store.method in _SPREADING:
+        return ""
+    stored = store.value
     if stored is not None and not is_array(facts.value):
         stored = _part_of(stored, facts.value, facts.inside)
     if not isinstance(stored, (ast.Name, ast.Attribute, ast.Subscript, ast.Call)):
@@ -63,8 +77,11 @@ def _source_of_view(keeper: Keeper | None, facts: Kept) -> str:
 
 
 def _part_of(stored: ast.expr, value: Any, inside: Sequence[Link]) -> ast.expr | None:
-    """The expression for the first link inside of a value that an expression made."""
-    if not inside:
+    """The expression for the one part of a value that is a view; None where a part has views inside,
+    or several are.
+    """
+    parts = elements_of(value) or (part for _, part in attributes_of(value))
+    if not inside or sum(map(_may_be_view, parts)) != 1 or not _may_be_view(inside[0].value):
         return None
     link = inside[0]
     if isinstance(stored, (ast.Tuple, ast.List)) and link.how == "index":
@@ -72,21 +89,29 @@ def _part_of(stored: ast.expr, value: Any, inside: Sequence[Link]) -> ast.expr |
     kind = type(value)
     if not isinstance(stored, ast.Call) or last_name(stored.func) != class_name(kind):
         return None
-    fields = _fields_of(kind)
-    is_numbered = link.how == "index" and link.name.isdigit() and int(link.name) < len(fields)
-    field = fields[int(link.name)] if is_numbered else link.name
+    names = _fields_of(kind)
+    is_numbered = link.how == "index" and link.name.isdigit() and int(link.name) < len(names)
+    name = names[int(link.name)] if is_numbered else link.name
     for keyword in stored.keywords:
-        if keyword.arg == field:
+        if keyword.arg == name:
             return keyword.value
-    return _at(stored.args, str(fields.index(field))) if field in fields else None
+    return _at(stored.args, str(names.index(name))) if name in names else None
+
+
+def _may_be_view(value: Any) -> bool:
+    """Whether a value is an array, or may be a tensor."""
+    return is_array(value) or class_module(type(value)).startswith("torch")
 
 
 def _fields_of(kind: type) -> tuple[str, ...]:
     """What a named tuple or a data class calls its parts, in the order of its arguments."""
     for base in class_order(kind):
-        names = class_dict(base).get("_fields") or class_dict(base).get("__dataclass_fields__")
-        if isinstance(names, (tuple, dict)):
-            return tuple(names)
+        names = class_dict(base).get("_fields")
+        if type(names) is tuple:
+            return names
+        declared = dict_items(class_dict(base).get("__dataclass_fields__"))
+        if declared and all(isinstance(part, Field) for _, part in declared):
+            return tuple(field.name for field in fields(base) if field.init and not field.kw_only)
     return ()
 
 

@@ -23,6 +23,7 @@ class LiveLeak(Leak):
         route: the way to what keeps it, by names; None where it has none.
         is_remade: whether it is one tensor that is made anew, larger each time.
         is_late: whether it grows to the end, and nothing from early on is kept.
+        has_stopped: whether it grew for a while, and does not any more.
         in_vain: why what it keeps is of no use to the rest of the program; empty where it may be.
     """
 
@@ -30,6 +31,7 @@ class LiveLeak(Leak):
     route: Route | None = None
     is_remade: bool = False
     is_late: bool = False
+    has_stopped: bool = False
     in_vain: str = ""
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
 
 from vramlens.ground.verdict import Verdict
+from vramlens.live.growth.pace import PAUSE
 from vramlens.live.heap.tensors import Storage
 from vramlens.live.holder.owner import name_of_parts
 from vramlens.live.leaks.leak_report import LiveLeak
@@ -29,9 +30,12 @@ def merged(kept_leaks: Sequence[KeptLeak]) -> list[KeptLeak]:
     possible at most.
     """
     by_statement: dict[Hashable, KeptLeak] = {}
-    ended = Counter(_statement(leak) for leak, _ in kept_leaks if _is_harmless(leak))
+    stopped: dict[Hashable, list[LiveLeak]] = defaultdict(list)
+    for leak, _ in kept_leaks:
+        if leak.has_stopped and _is_harmless(leak):
+            stopped[_statement(leak)].append(leak)
     for new_leak, storages in kept_leaks:
-        leak = _of_several(new_leak, ended[_statement(new_leak)])
+        leak = _of_several(new_leak, stopped[_statement(new_leak)])
         key = _statement(leak)
         if key in by_statement:
             earlier, earlier_storages = by_statement[key]
@@ -54,28 +58,34 @@ def _is_harmless(leak: LiveLeak) -> bool:
     return leak.verdict == Verdict.NOT_A_PROBLEM
 
 
-def _of_several(leak: LiveLeak, ended: int) -> LiveLeak:
+def _of_several(leak: LiveLeak, stopped: Sequence[LiveLeak]) -> LiveLeak:
     """A leak, which is none where it began late and is one of several that a statement fills, each for a
-    while: those of requests.
+    while: those of requests. One that has grown for longer than the others may go on.
 
     Args:
-        ended: how many others have stopped growing.
+        stopped: the others that have stopped growing.
     """
-    if not leak.is_late or leak.verdict != Verdict.POSSIBLE or ended < _FEWEST_ENDED:
-        return leak
     owner = leak.owner
-    others = f"{ended} others" if owner is None else f"{ended} others that line {owner.line} fills"
+    if not leak.is_late or leak.verdict != Verdict.POSSIBLE or owner is None:
+        return leak
+    if len(stopped) < _FEWEST_ENDED or _span(leak) > PAUSE * max(map(_span, stopped)):
+        return leak
+    others = f"{len(stopped)} others that line {owner.line} fills"
     reason = f"{others} have stopped growing: each is filled for a while"
     return replace(leak, verdict=Verdict.NOT_A_PROBLEM, reason=reason, fix=None)
+
+
+def _span(leak: LiveLeak) -> int:
+    return (leak.last_step or 0) - (leak.first_step or 0)
 
 
 def _sum(first: LiveLeak, second: LiveLeak) -> LiveLeak:
     """Both leaks as one, in the words of the surer and larger."""
     main = max(first, second, key=lambda leak: (-leak.verdict.rank, leak.bytes))
-    growing = [leak for leak in (first, second) if _is_harmless(leak) == _is_harmless(main)]
+    alike = [leak for leak in (first, second) if _is_harmless(leak) == _is_harmless(main)]
     return replace(
         _of_parts(main, first, second),
-        bytes_per_step=sum(leak.bytes_per_step for leak in growing),
+        bytes_per_step=sum(leak.bytes_per_step for leak in alike),
         bytes=first.bytes + second.bytes,
         storages=first.storages + second.storages,
         nodes=first.nodes + second.nodes,

@@ -178,6 +178,7 @@ class _PileCase:
             is_freed=kind == "graph" and self._is_freed(),
             is_remade=pile.is_remade,
             is_late=pace.is_late,
+            has_stopped=not pace.is_steady and not pace.is_late,
             in_vain=in_vain,
             fix_share=_fix_share(kind, kept_things),
             frees_more=_frees_more(kind, kept_things),
@@ -255,7 +256,9 @@ class _PileCase:
     def _kept_things(self, keeper: Keeper | None) -> Kept:
         pile, search = self._pile, self._scene.search
         stored = stored_form(search, self._chain, self._at, keeper, self._kept)
-        pinned_size, viewed_share = _pinned_by_views(self._scene, pile)
+        pinned_size, viewed_share = _pinned_by_views(
+            self._scene, pile, length_of(self._container) or 0
+        )
         removal = removal_of(keeper)
         is_emptied = removal is not None and self._scene.statements.is_known_to_run(removal)
         return replace(
@@ -299,17 +302,25 @@ def _frees_more(kind: str, kept: Kept) -> bool:
     return is_detached and kept.form == "object"
 
 
-def _pinned_by_views(scene: HeapScene, pile: Pile) -> tuple[str, float]:
+def _pinned_by_views(scene: HeapScene, pile: Pile, entries: int) -> tuple[str, float]:
     """The size of the storages, where only small views of them are kept, and the share of the
     pile's bytes that the views show; "" and 0 elsewhere.
+
+    Args:
+        entries: how many the object that keeps has: several may be views of one storage.
     """
+    in_storages = [
+        item
+        for item in pile.items
+        if item.storage is not None and not scene.search.in_graph(item.position)
+    ]
+    views = max(entries // max(len(in_storages), 1), 1)
     pinned = viewed_bytes = 0
     sizes = []
-    for item in pile.items:
-        if item.storage is None or scene.search.in_graph(item.position):
-            continue
+    for item in in_storages:
         sizes.append(item.size_bytes)
-        viewed = _viewed_bytes(scene, item.position)
+        shown = _viewed_bytes(scene, item.position)
+        viewed = None if shown is None else shown * views
         is_small = viewed is not None and viewed * _PINNED_SHARE < item.size_bytes
         pinned += is_small and item.size_bytes > _LEAST_PINNED_BYTES
         viewed_bytes += min(viewed or 0, item.size_bytes)

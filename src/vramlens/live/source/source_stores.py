@@ -278,7 +278,8 @@ class _Reader:
             if isinstance(body, list):
                 self._body(body, function, owner)
         for handler in getattr(statement, "handlers", ()):
-            caught = handler.type or ast.Name("BaseException", ast.Load())
+            bare = ast.copy_location(ast.Name("BaseException", ast.Load()), handler)
+            caught = handler.type or bare
             self._guarded_body(caught, handler.body, function, owner)
         for case in getattr(statement, "cases", ()):
             self._body(case.body, function, owner)

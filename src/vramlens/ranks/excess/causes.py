@@ -85,7 +85,7 @@ FIXES = {
     " ranks: gradients are views of its buckets then",
     "uneven_batch": "give the ranks batches of the same cost: DataLoader(batch_sampler="
     "vramlens.BalancedBatchSampler(lengths, batch_size)), or equal batch sizes and drop_last=True;"
-    " if each has a part of one input, divide that evenly",
+    " if the ranks share one input, give each an equal part",
     "larger_part": "divide what these lines build evenly among the ranks, if the parts are meant to be"
     " equal",
     "wider_numbers": "run its forward pass under the torch.autocast of its peers, in the same dtype; "
@@ -207,7 +207,7 @@ def cause_of(own: LineUse, peer: LineUse | None, position: Position) -> str:
 
 def _cause_of_what_moves(own: LineUse, peer: LineUse, position: Position) -> str:
     """The cause of activations and the like that are larger, or more."""
-    larger, more_often = _larger(own, peer), _more_often(own, peer)
+    larger, more_often = _larger(own, peer), share_more_often(own, peer)
     if larger > SAME_SHARE and larger >= more_often:
         return "uneven_batch"
     if position.sends or more_often > SAME_SHARE:
@@ -219,7 +219,7 @@ def _larger(own: LineUse, peer: LineUse) -> float:
     return own.mean_bytes / max(1.0, peer.mean_bytes) - 1
 
 
-def _more_often(own: LineUse, peer: LineUse) -> float:
+def share_more_often(own: LineUse, peer: LineUse) -> float:
     """The share by which a line allocates more often: in a step, for ranks may have recorded more
     or fewer of them.
     """
@@ -230,7 +230,7 @@ def _more_often(own: LineUse, peer: LineUse) -> float:
 
 def _cause_of_what_stays(own: LineUse, peer: LineUse, position: Position) -> str:
     """The cause of parameters and the like that are larger, or more."""
-    if _has_other_layers(own, peer, position) or abs(_more_often(own, peer)) > SAME_SHARE:
+    if _has_other_layers(own, peer, position) or abs(share_more_often(own, peer)) > SAME_SHARE:
         return "pipeline_stage"
     is_far_more = own.peak_bytes > _FAR_MORE * peer.peak_bytes
     if is_far_more and abs(_larger(own, peer)) <= SAME_SHARE:

@@ -18,7 +18,7 @@ from vramlens.ranks.excess.rank_against_peers import RankAgainstPeers
 from vramlens.ranks.excess.rank_differences import differences_beside_work
 from vramlens.ranks.excess.stage_layout import LayoutBytes, StageLayout
 from vramlens.ranks.hints import Hint
-from vramlens.ranks.peers.rank_cohorts import RankCohorts
+from vramlens.ranks.peers.rank_cohorts import GROUPS, RankCohorts
 from vramlens.ranks.peers.usual import Usual
 from vramlens.ranks.rank_difference import LEAST_BYTES, STAGE_SHARE, RankDifference
 from vramlens.ranks.rank_summary import LineUse, RankSummary
@@ -51,13 +51,13 @@ class CohortComparison:
         for cohort in self._compared:
             yield from cohort.leaks
             yield from cohort.beside_work
-            if cohort.members in self._late_keepers and not self._is_short(cohort.members):
-                continue
-            if cohort.is_not_checkpointed:
+            is_meant = cohort.members in self._late_keepers
+            kept_bytes = cohort.beside.more_activations(cohort.places) if is_meant else 0
+            if cohort.is_not_checkpointed and not is_meant:
                 yield self._difference_of_checkpoints(cohort)
             elif cohort.has_more_layers:
                 yield self._difference_of_layers(cohort)
-            elif cohort.unexplained >= cohort.least:
+            elif cohort.unexplained - kept_bytes >= cohort.least:
                 yield self._difference_beside_layout(cohort)
             elif cohort.more >= cohort.least and self._is_short(cohort.members):
                 yield self._difference_of_layout(cohort)
@@ -111,12 +111,14 @@ class CohortComparison:
         earlier ones do; [] elsewhere. One alone may have been forgotten.
         """
         shares = [summary.recomputed_share for summary in self._typical.values()]
-        if not self.cohorts.staged or None in shares:
+        has_other_parts = self.cohorts.source == GROUPS  # several cohorts may be of one stage
+        if not self.cohorts.staged or has_other_parts or None in shares:
             return []
         keepers = [not share for share in shares]
         first = keepers.index(True) if any(keepers) else len(keepers)
         is_by_stage = first > 0 and all(keepers[first:]) and len(keepers) - first > 1
-        return list(self._typical)[first:] if is_by_stage else []
+        late = list(self._typical)[first:] if is_by_stage else []
+        return [members for members in late if not self._is_short(members)]
 
     @cached_property
     def _usual(self) -> Usual:

@@ -41,10 +41,10 @@ class LineExcess:
 
     @property
     def is_alone(self) -> bool:
-        """True if this is a recorded line that most peers do not have. What FSDP gathers for a while is
-        none: where it is gathered again depends on what a rank keeps.
+        """True if this is a recorded line that most peers do not have, and none at which FSDP gathers what
+        it lets go in the same step: where it does so hangs on what a rank keeps.
         """
-        is_gathered = self.line.hints & Hint.SHARDED and not self.line.static
+        is_gathered = self.line.hints & Hint.SHARDED and not self.stays
         return self.usual is None and self.line.place is not None and not is_gathered
 
     @property

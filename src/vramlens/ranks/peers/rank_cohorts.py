@@ -42,6 +42,7 @@ _SAME_WORK = re.compile(
 )
 _OTHER_WORK = re.compile(r"(?i)(?:^|[_\W])(?:pp|pipeline\w*|tp|tensor\w*|ep|expert\w*)(?:[_\W]|$)")
 _STAGES = re.compile(r"(?i)(?:^|[_\W])(?:pp|pipeline\w*)(?:[_\W]|$)")
+GROUPS = "process groups"
 SAME_PARAMETERS = "the parameters that they hold"
 ROLES = "who trains"
 PROGRAMS = "the programs that they run"
@@ -182,7 +183,7 @@ def _cohorts_of_groups(
     joined = _without_other_roles(alike, ranks)
     in_order = sorted(joined, key=lambda cohort: (stages.get(cohort[0], 0), cohort))
     has_stages = bool(stages) and len(joined) > 1
-    return RankCohorts(tuple(in_order), "process groups", staged=has_stages)
+    return RankCohorts(tuple(in_order), GROUPS, staged=has_stages)
 
 
 def _with_copies_joined(

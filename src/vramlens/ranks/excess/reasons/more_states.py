@@ -14,7 +14,7 @@ from vramlens.ranks.rank_difference import RankDifference
 from vramlens.ranks.rank_summary import RankSummary
 from vramlens.units import format_size
 
-_STATES, _PARAMETERS = "optimizer_state", "parameters"
+_STATES, _PARAMETERS, _GRADIENTS = "optimizer_state", "parameters", "gradients"
 _FAR_MORE = 1.25
 """Times the states of its peers: ranks that divide states by whole tensors have up to a quarter more."""
 
@@ -34,6 +34,9 @@ def state_differences(
         return []
     peers_states = [_bytes_of(rank, _STATES) for rank in peers if rank is not beside.rank]
     states = _bytes_of(beside.rank, _STATES)
+    usual_gradients = lower_median(_bytes_of(rank, _GRADIENTS) for rank in peers)
+    if _bytes_of(beside.rank, _GRADIENTS) > _FAR_MORE * usual_gradients:
+        return []  # it trains more
     if max(peers_states) - min(peers_states) > SAME_SHARE * max(peers_states):
         return []
     lines = [
