@@ -247,6 +247,19 @@ def test_the_last_stages_may_be_meant_to_keep_their_activations(
         )
 
 
+def test_stages_that_keep_their_activations_may_have_more_layers() -> None:
+    kept = line(14, "activations", 2 * 3, 200 * MIB, per_step=2 * MICROBATCHES)
+    once = replace(kept, peak_bytes=200 * MIB, at_peak_bytes=200 * MIB)
+    ranks = [
+        replace(
+            with_lines(rank, kept if rank.rank > 1 else once),
+            recomputed_bytes=0 if rank.rank > 1 else rank.lines[2].total_bytes,
+        )
+        for rank in pipeline(4, (2, 2, 8, 2))
+    ]
+    assert named_causes(compare(ranks)) == [((2,), "pipeline_stage")]
+
+
 def test_a_rank_that_does_not_checkpoint_is_told() -> None:
     ranks = [replace(rank, recomputed_bytes=2 * GIB) for rank in trainers(4)]
     ranks[2] = rank_of(2, 4, layers(2, 6), recomputed_bytes=0)

@@ -5,6 +5,7 @@ divide the states among them, are not.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from support.summaries import line, named_causes, rank_of
 from vramlens.ground.verdict import Verdict
@@ -46,6 +47,15 @@ def test_where_peers_keep_none() -> None:
 
 def test_a_rank_with_more_parameters() -> None:
     usual, more = _step(states=24), _step(states=40, parameters=40)
+    causes = {cause for _, cause in named_causes(compare(_job([usual, usual, more, usual])))}
+    assert "more_states" not in causes
+
+
+def test_a_rank_that_trains_more() -> None:
+    """Its gradients are more, too; which parameters are frozen, the recordings do not say."""
+    usual, more = _step(states=4), _step(states=24)
+    frozen = [replace(use, peak_bytes=4 * 20 * MIB, at_peak_bytes=4 * 20 * MIB) for use in usual]
+    usual = [*usual[:3], frozen[3]]
     causes = {cause for _, cause in named_causes(compare(_job([usual, usual, more, usual])))}
     assert "more_states" not in causes
 

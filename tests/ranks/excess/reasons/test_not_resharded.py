@@ -47,3 +47,20 @@ def test_all_keep_it() -> None:
 def test_where_a_rank_alone_gathers_again_is_no_fault() -> None:
     ranks = [_rank(number, reshards=number == 0) for number in range(4)]
     assert named_causes(compare(ranks)) == []
+
+
+def test_what_a_rank_alone_keeps_of_what_it_gathered_is_its_own() -> None:
+    """A copy of the weights, made once."""
+    ranks = [_rank(number, reshards=True) for number in range(4)]
+    copied = line(15, "other", 10, 50 * MIB, hints=Hint.SHARDED)
+    ranks[1] = rank_of(1, 4, [*ranks[1].lines, copied])
+    assert named_causes(compare(ranks)) == [((1,), "rank_only")]
+
+
+def test_activations_of_divided_layers_are_not_gathered() -> None:
+    """DTensors are sharded, too: a rank that does not checkpoint computes them half as often."""
+    model = [line(10, "parameters", LAYERS, 20 * MIB, phase="other")]
+    again = line(12, "activations", 4, 50 * MIB, per_step=48, hints=Hint.SHARDED)
+    kept = line(12, "activations", 24, 50 * MIB, per_step=24, hints=Hint.SHARDED)
+    ranks = [rank_of(number, 4, [*model, kept if number == 2 else again]) for number in range(4)]
+    assert "not_resharded" not in {cause for _, cause in named_causes(compare(ranks))}
