@@ -265,11 +265,17 @@ def test_growth_after_the_last_step_is_many_storages_and_much(
     assert (growth.bytes if growth is not None else 0) == size_bytes
 
 
-@pytest.mark.parametrize(("alive_before", "is_growth"), [(0, True), (20 * MIB, False)])
+@pytest.mark.parametrize(
+    ("newest_look", "alive_before", "is_growth"),
+    [(5, 0, True), (5, 20 * MIB, False), (38, 20 * MIB, True)],
+    ids=["nothing went", "as much went", "few steps were not looked at"],
+)
 def test_what_replaced_others_in_the_last_steps_came_not_after_them(
-    alive_before: int, *, is_growth: bool
+    newest_look: int, alive_before: int, *, is_growth: bool
 ) -> None:
-    """Nobody looked at the end of the last step."""
-    items = _born_after_step_10([MIB + step for step in range(1, 21)])
-    growth = account.growth_after_steps(items, 10, Looks([1, 2, 5]), [(5, alive_before)])
+    """Nobody looked at the end of the last steps."""
+    sizes = [MIB + step for step in range(1, 21)]
+    items = [replace(item, born=41 if item.born else 0) for item in _born_after_step_10(sizes)]
+    looks = Looks([1, 2, newest_look])
+    growth = account.growth_after_steps(items, 40, looks, [(newest_look, alive_before)])
     assert (growth is not None) == is_growth
