@@ -326,6 +326,10 @@ class RankSummary:
         keeps = any(line.category in ("activations", "gradients") for line in self.lines)
         return runs and not keeps and not self.died
 
+    def bytes_of(self, category: str) -> int:
+        """The peaks of the lines of a category, summed."""
+        return sum(line.peak_bytes for line in self.lines if line.category == category)
+
     def was_ended_by(self, trigger: str) -> bool:
         """True if its recording was written for that reason."""
         return self.ended is not None and self.ended[0] == trigger

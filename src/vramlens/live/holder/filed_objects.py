@@ -65,6 +65,7 @@ _FILINGS = {
 
 
 _CREATES_TASK = re.compile(r"[\w.]*(?:create_task|ensure_future)\(.*\)")
+"""A statement that is nothing but the call, so that a name can be set before it."""
 _LOOPS = ("asyncio", "_asyncio", "selectors", "uvloop")
 """Modules whose objects wait in an event loop: timers, futures, what a selector looks at."""
 

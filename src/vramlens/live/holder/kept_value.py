@@ -25,7 +25,8 @@ from vramlens.live.source.source_stores import Store
 
 _MOST_ENTRIES, _MOST_TABLES = 200, 50
 _ADDING = ("append", "appendleft", "add", "insert", "extend", "extendleft", "put")
-_SPREADING = ("extend", "extendleft", "update")
+SPREADING = ("extend", "extendleft", "update")
+"""Methods that are given several things at once."""
 _FORMS: dict[type, str] = {list: "list", tuple: "tuple", dict: "dict"}
 IsTensor = Callable[[object], bool]
 
@@ -194,7 +195,7 @@ def _spreading_form(store: Store | None, container: object) -> str:
     if store is None:
         return ""
     is_table = is_kind(container, dict)
-    if store.how == "call" and store.method in _SPREADING:
+    if store.how == "call" and store.method in SPREADING:
         return "dict" if is_table else "list"
     is_sum = store.how == "add" and not store.keys and elements_of(container) is not None
     return "list" if is_sum else ""

@@ -21,12 +21,10 @@ from vramlens.live.heap.objects import (
 )
 from vramlens.live.holder.chain import Link
 from vramlens.live.holder.keeper import Keeper, store_of
-from vramlens.live.holder.kept_value import Kept
+from vramlens.live.holder.kept_value import SPREADING, Kept
 from vramlens.live.source.expressions import last_name
 
 _LONGEST_SOURCE = 60
-_SPREADING = ("extend", "extendleft", "update")
-"""Methods that are given several things at once."""
 
 
 def pinned_fix(keeper: Keeper | None, source: str, facts: Kept) -> str:
@@ -65,7 +63,7 @@ def _source_of_view(keeper: Keeper | None, facts: Kept) -> str:
     makes the object: ``cells[row]`` of ``Landmark(row, cells[row])``.
     """
     store = store_of(keeper)
-    if store is None or store.method in _SPREADING:
+    if store is None or store.method in SPREADING:
         return ""
     stored = store.value
     if stored is not None and not is_array(facts.value):

@@ -35,8 +35,8 @@ def merged(kept_leaks: Sequence[KeptLeak]) -> list[KeptLeak]:
         if leak.has_stopped and _is_harmless(leak):
             stopped[_statement(leak)].append(leak)
     for new_leak, storages in kept_leaks:
-        leak = _of_several(new_leak, stopped[_statement(new_leak)])
-        key = _statement(leak)
+        key = _statement(new_leak)
+        leak = _of_several(new_leak, stopped[key])
         if key in by_statement:
             earlier, earlier_storages = by_statement[key]
             by_statement[key] = _sum(earlier, leak), earlier_storages | storages

@@ -87,9 +87,9 @@ def are_of_larger_part(larger: Sequence[LineExcess], rank: RankSummary, usual: U
     few units, which the first ranks have: of 16 experts on three ranks the first has six, and the
     others five.
     """
-    own_bytes = _bytes_of_parameters(rank)
+    own_bytes = rank.bytes_of("parameters")
     before = (peer for peer in usual.ranks if peer.rank < rank.rank)
-    if any(_bytes_of_parameters(peer) < own_bytes for peer in before):
+    if any(peer.bytes_of("parameters") < own_bytes for peer in before):
         return False
     pairs = [(line, usual.line(line)) for line in rank.lines if line.category == "parameters"]
     divided = [
@@ -115,7 +115,3 @@ def are_of_larger_part(larger: Sequence[LineExcess], rank: RankSummary, usual: U
         default=0.0,
     )
     return is_one_unit and most <= (1 + _NEAR) * ratio
-
-
-def _bytes_of_parameters(rank: RankSummary) -> int:
-    return sum(line.peak_bytes for line in rank.lines if line.category == "parameters")

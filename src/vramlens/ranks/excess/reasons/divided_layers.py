@@ -40,13 +40,13 @@ def has_no_more_parameters(rank: RankSummary, usual: Usual) -> bool:
     """True if a rank has no more parameters in all than its peers: its part is another one, not a larger
     one.
     """
-    usual_bytes = lower_median(map(_bytes_of_parameters, usual.ranks))
-    return _bytes_of_parameters(rank) <= usual_bytes
+    usual_bytes = lower_median(peer.bytes_of("parameters") for peer in usual.ranks)
+    return rank.bytes_of("parameters") <= usual_bytes
 
 
 def _larger_parameters(rank: RankSummary, usual: Usual) -> Iterator[tuple[LineUse, float]]:
     """Yields as many parameters of a line as on the peers, each larger, and how many times as large."""
-    least_bytes = _LEAST_PART * _bytes_of_parameters(rank)
+    least_bytes = _LEAST_PART * rank.bytes_of("parameters")
     for line in rank.lines:
         peer = usual.line(line) if line.category == "parameters" else None
         if peer is None or line.allocations != peer.allocations or line.peak_bytes < least_bytes:
@@ -62,7 +62,3 @@ def _are_alike(growth: float, times: float) -> bool:
 
 def _growth(line: LineUse, peer: LineUse) -> float:
     return line.mean_bytes / max(1.0, peer.mean_bytes)
-
-
-def _bytes_of_parameters(rank: RankSummary) -> int:
-    return sum(line.peak_bytes for line in rank.lines if line.category == "parameters")

@@ -11,7 +11,6 @@ from vramlens.ranks.excess.line_excess import LineExcess, more_at_peak
 from vramlens.ranks.excess.rank_against_peers import RankAgainstPeers
 from vramlens.ranks.peers.usual import lower_median
 from vramlens.ranks.rank_difference import RankDifference
-from vramlens.ranks.rank_summary import RankSummary
 from vramlens.units import format_size
 
 _STATES, _PARAMETERS, _GRADIENTS = "optimizer_state", "parameters", "gradients"
@@ -28,15 +27,15 @@ def state_differences(
     if not beside.is_among or any(difference.cause == NOT_FROZEN for difference in earlier):
         return []
     peers = beside.usual.ranks
-    usual_parameters = lower_median(_bytes_of(rank, _PARAMETERS) for rank in peers)
-    parameters = _bytes_of(beside.rank, _PARAMETERS)
+    usual_parameters = lower_median(rank.bytes_of(_PARAMETERS) for rank in peers)
+    parameters = beside.rank.bytes_of(_PARAMETERS)
     if not parameters or abs(parameters - usual_parameters) > SAME_SHARE * usual_parameters:
         return []
-    peers_states = [_bytes_of(rank, _STATES) for rank in peers if rank is not beside.rank]
-    states = _bytes_of(beside.rank, _STATES)
-    usual_gradients = lower_median(_bytes_of(rank, _GRADIENTS) for rank in peers)
-    if _bytes_of(beside.rank, _GRADIENTS) > _FAR_MORE * usual_gradients:
+    usual_gradients = lower_median(rank.bytes_of(_GRADIENTS) for rank in peers)
+    if beside.rank.bytes_of(_GRADIENTS) > _FAR_MORE * usual_gradients:
         return []  # it trains more
+    peers_states = [rank.bytes_of(_STATES) for rank in peers if rank is not beside.rank]
+    states = beside.rank.bytes_of(_STATES)
     if max(peers_states) - min(peers_states) > SAME_SHARE * max(peers_states):
         return []
     lines = [
@@ -63,7 +62,3 @@ def _are_more(beside: RankAgainstPeers, excess: LineExcess) -> bool:
     """
     is_more = cause_of(excess.line, excess.usual, beside.position) == "pipeline_stage"
     return is_more and not is_divided(excess.line, beside.usual)
-
-
-def _bytes_of(rank: RankSummary, category: str) -> int:
-    return sum(line.peak_bytes for line in rank.lines if line.category == category)
