@@ -22,6 +22,7 @@ from vramlens.ranks.excess.cohort_differences import CohortComparison
 from vramlens.ranks.excess.own_work import without_own_work
 from vramlens.ranks.excess.rank_against_peers import RankAgainstPeers
 from vramlens.ranks.excess.reasons.unfrozen import notes_of_frozen
+from vramlens.ranks.excess.reasons.wider_parameters import width_differences, without_widths
 from vramlens.ranks.excess.reserved_differences import with_all_of_settings
 from vramlens.ranks.excess.role_leaks import RoleLeaks
 from vramlens.ranks.flights.collectives import all_groups, collective_problems
@@ -132,10 +133,10 @@ def compare(
     desyncs = Desyncs(problems, gone, _ended_by("exit", ordered), _ended_by("sigterm", ordered))
     differences = [*desyncs.differences(), *job.differences()] if is_one_job else []
     differences, notes_of_work = without_own_work(differences)
-    failed = frozenset(failure.rank for failure in failures.failed)
+    failed = frozenset(rank.rank for rank in failures.failed if rank.failure is not None)
     merged = with_common_factors(_merged(differences, failed), ordered)
     merged = with_rare_steps(with_avoidable_uses(merged, job.ranks), job.ranks)
-    if failed:
+    if failures.failed:
         merged, asides = _without_other_jobs(merged, failed)
         notes = (*asides, *notes)
     differing = {rank for difference in merged for rank in difference.ranks}
@@ -186,7 +187,9 @@ class _Job:
 
     def differences(self) -> Iterator[RankDifference]:
         """Yields what one rank does and its peers do not."""
-        for difference in self.within_cohorts():
+        widths = [*width_differences(tuple(self.ranks.values()))]
+        yield from widths
+        for difference in without_widths([*self.within_cohorts()], widths):
             if not (self._follows_from_stray(difference) or self._is_put_here(difference)):
                 yield difference
         if self.between_cohorts is not None:
@@ -432,9 +435,7 @@ def _stray(summary: RankSummary, stray: Stray) -> RankDifference:
 def _without_other_jobs(
     differences: Iterable[RankDifference], failed: frozenset[int]
 ) -> tuple[tuple[RankDifference, ...], list[str]]:
-    """The differences of a job that failed without those of other jobs on GPUs where no rank
-    failed, and these as sentences.
-    """
+    """The differences without those of other jobs where no rank ran out of memory; these as sentences."""
     of_this_job, asides = [], []
     for difference in differences:
         if difference.cause == "other_process" and not failed.intersection(difference.ranks):
@@ -447,9 +448,7 @@ def _without_other_jobs(
 def _merged(
     differences: Sequence[RankDifference], failed: frozenset[int]
 ) -> tuple[RankDifference, ...]:
-    """One difference a cause and line, or a call of a hang, with all its ranks; the worst first,
-    and last what no line of the program does and no rank failed of.
-    """
+    """One difference a cause and line, or a call of a hang, with all its ranks: the worst first, asides last."""
     by_cause: dict[tuple[str, Place | None, str], list[RankDifference]] = defaultdict(list)
     for difference in differences:
         place = None if difference.cause in _BY_SIZE else difference.place

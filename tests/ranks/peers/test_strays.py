@@ -14,6 +14,7 @@ from vramlens.ranks import Comparison, RankSummary, compare, summarise
 from vramlens.ranks.hints import Hint
 from vramlens.ranks.rank_summary import Stray
 from vramlens.trace import Meta
+from vramlens.trace.rank_error import RankError
 from vramlens.units import GIB, MIB
 
 CONTEXT = 520 * MIB
@@ -58,6 +59,14 @@ def test_a_foreign_process_beside_a_peers_context_is_told_alone() -> None:
         ((1,), "stray_context", CONTEXT),
         ((0,), "other_process", CONTEXT),
     ]
+
+
+def test_another_job_is_a_note_where_the_rank_did_not_run_out_of_memory() -> None:
+    ranks = seen_from_first([rank_of(number) for number in range(4)], 77)
+    error = RankError("e0", "ValueError: bad batch", 100, (), False)
+    answer = compare(ranks, errors={0: error})
+    assert named_causes(answer) == []
+    assert any("rank 0 shares its GPU with another process" in note for note in answer.notes)
 
 
 def test_ranks_that_share_a_gpu_are_no_strays() -> None:

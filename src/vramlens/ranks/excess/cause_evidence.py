@@ -19,7 +19,9 @@ from vramlens.ranks.excess.causes import (
     may_be_table,
 )
 from vramlens.ranks.excess.line_excess import LineExcess, bytes_of
+from vramlens.ranks.excess.reasons.divided_layers import are_larger_layers
 from vramlens.ranks.excess.reasons.larger_part import are_of_part
+from vramlens.ranks.hints import Hint
 from vramlens.ranks.peers.usual import Usual
 from vramlens.ranks.rank_difference import RankDifference
 from vramlens.ranks.rank_summary import LineUse, RankSummary
@@ -54,6 +56,9 @@ def with_evidence(
         larger = by_cause.pop("embedding_shard")
         by_cause["larger_tensors"] += [excess for excess in larger if is_of_users(excess.line)]
         by_cause[other_cause] += [excess for excess in larger if not is_of_users(excess.line)]
+    is_of_table = any(excess.line.hints & Hint.EMBEDDING for excess in by_cause["embedding_shard"])
+    if not is_of_table and are_larger_layers(rank, usual):
+        by_cause[LARGER_PART] += by_cause.pop("embedding_shard", [])
     for excess in by_cause.pop("uneven_shard", []):
         by_cause["unknown" if _is_no_shard(excess) else "uneven_shard"].append(excess)
     # What is served has pools of its own beside the shards of its parameters.

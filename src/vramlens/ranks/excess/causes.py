@@ -35,6 +35,7 @@ _FIXED_ELSEWHERE = (
     "not_frozen",
     "more_states",
     "not_resharded",
+    "wider_parameters",
     "nccl",
     "allocator",
     "allocator_settings",
@@ -65,6 +66,20 @@ CERTAIN_CAUSES = (
 """Causes that one call gives away."""
 NOT_FROZEN, LARGER_PART = "not_frozen", "larger_part"
 MORE_STATES, NOT_RESHARDED = "more_states", "not_resharded"
+WIDER_PARAMETERS, WHOLE_COPY = "wider_parameters", "whole_copy"
+OF_WIDTH = (
+    "wider_numbers",
+    "larger_part",
+    "larger_tensors",
+    "embedding_shard",
+    "uneven_batch",
+    "uneven_shard",
+    "pipeline_stage",
+    "first_last_stage",
+    "overlap",
+    "unknown",
+)
+"""Causes that follow from wider parameters, where these are told."""
 OF_ALL_LINES = ("separate_gradients",)
 """Causes of which no line is to blame: all of a model's have a part in them."""
 POSSIBLE = ("unknown", "workspaces", "larger_part")
@@ -100,6 +115,10 @@ FIXES = {
     " states for each parameter, amsgrad a third, SGD one with momentum and none without",
     "not_resharded": "give fully_shard the same reshard_after_forward on all ranks (of"
     " FullyShardedDataParallel, the same sharding_strategy)",
+    "wider_parameters": "convert the model to the same dtype on all ranks, where this rank builds its part"
+    " of it, too: model.to(torch.bfloat16), say",
+    "whole_copy": "keep the rank's own shards in it on every rank (parameter.to_local()), or keep the copy on"
+    " the CPU",
     "data_parallel": "use DistributedDataParallel (one process per GPU): DataParallel gathers"
     " outputs on its first GPU",
     "moe_hot_rank": "balance the router (an auxiliary loss, a capacity factor), or place the "
@@ -144,6 +163,8 @@ WORDS = {
     "not_frozen": "trains parameters that its peers keep frozen",
     "more_states": "keeps more optimizer state for as many parameters",
     "not_resharded": "keeps parameters gathered that its peers shard again after the forward pass",
+    "wider_parameters": "has parameters twice as wide as its peers'",
+    "whole_copy": "keeps a copy of all weights, which the ranks divide among them",
     "data_parallel": "gathers the outputs of DataParallel's other GPUs",
     "moe_hot_rank": "has experts that get more tokens",
     "pipeline_stage": "holds more layers or microbatches of the pipeline",

@@ -12,6 +12,7 @@ from vramlens.ranks.excess.rank_against_peers import RankAgainstPeers
 from vramlens.ranks.excess.reasons.more_states import state_differences
 from vramlens.ranks.excess.reasons.not_resharded import gathered_differences
 from vramlens.ranks.excess.reasons.unfrozen import unfrozen_differences
+from vramlens.ranks.excess.reasons.whole_copy import whole_copy_differences
 from vramlens.ranks.excess.reserved_differences import reserved_differences, with_reserved
 from vramlens.ranks.rank_difference import RankDifference
 from vramlens.ranks.rank_summary import LineUse
@@ -33,6 +34,7 @@ def differences_of(beside: RankAgainstPeers) -> list[RankDifference]:
     leaks = leak_differences(beside)
     earlier = [*leaks, *unfrozen_differences(beside, leaks)]
     earlier += [*state_differences(beside, earlier), *gathered_differences(beside)]
+    earlier += whole_copy_differences(beside)
     differences = [*earlier, *beside.line_differences(earlier)]
     if not any(difference.cause == OWN_WORK for difference in differences):  # gaps follow from it
         differences += reserved_differences(beside, differences)

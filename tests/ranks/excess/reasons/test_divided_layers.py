@@ -9,7 +9,7 @@ import pytest
 from support.summaries import line, named_causes, rank_of
 from vramlens.ground.verdict import Verdict
 from vramlens.ranks import RankSummary, compare
-from vramlens.ranks.rank_summary import LineUse
+from vramlens.ranks.rank_summary import LineUse, ParameterGroup
 from vramlens.units import MIB
 
 
@@ -87,3 +87,24 @@ def test_a_small_bias_that_is_larger_says_nothing_of_a_part() -> None:
     plain, odd = ([*body(batch), *words(1, batch)] for batch in (1, 1.5))
     answer = compare(job([*plain, bias[0]], [*odd, bias[1]]))
     assert named_causes(answer) == [((1,), "uneven_batch")]
+
+
+@pytest.mark.parametrize(
+    ("module", "cause"),
+    [("model.layers.{0-7}.mlp.gate", "larger_part"), ("model.tables.{0-7}", "embedding_shard")],
+)
+def test_names_say_whether_larger_parameters_are_tables(module: str, cause: str) -> None:
+    """Parameters of one line, of which only some are larger; no line of the model is larger by as much."""
+    ranks = [
+        rank_of(
+            number,
+            2,
+            [
+                line(80, "parameters", 10, int(5 * part * MIB), phase="other"),
+                line(71, "activations", 10, 10 * MIB, per_step=10),
+            ],
+            parameters=(ParameterGroup(module, "stepped", 8, int(40 * part * MIB), number),),
+        )
+        for number, part in enumerate((1, 2.5))
+    ]
+    assert ((1,), cause) in named_causes(compare(ranks))

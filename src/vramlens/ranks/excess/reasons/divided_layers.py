@@ -4,13 +4,19 @@ is computed with them is larger by the same factor. No batch makes parameters la
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 from vramlens.ranks.excess.causes import SAME_SHARE
 from vramlens.ranks.excess.line_excess import LineExcess, bytes_of
+from vramlens.ranks.parameter_groups import modules_of
 from vramlens.ranks.peers.usual import Usual, lower_median
 from vramlens.ranks.rank_summary import LineUse, RankSummary
 
+_TABLE = re.compile(r"(?i)emb|table|vocab|lookup|wte|wpe|codebook|item|user")
+"""In names of modules: tables, one row an entry."""
+_FAR_MORE = 1.25
+"""Times as large: no rounding makes a part so much larger."""
 _MOST = 2 / 3
 _NEAR = 0.1
 """By how much two shares may differ, each by which something is larger."""
@@ -34,6 +40,22 @@ def divided_parameters(
     if not growing or bytes_of(alike) < _MOST * bytes_of(larger):
         return None
     return max(growing, key=lambda pair: pair[0].peak_bytes)
+
+
+def are_larger_layers(rank: RankSummary, usual: Usual) -> bool:
+    """True if the parameters that are larger than the peers' have names, and these are no tables'."""
+    usual_bytes = {
+        (modules_of(group), group.count): group.bytes
+        for peer in usual.ranks
+        if peer is not rank
+        for group in peer.parameters
+    }
+    larger = [
+        group.modules
+        for group in rank.parameters
+        if group.bytes > _FAR_MORE * usual_bytes.get((modules_of(group), group.count), group.bytes)
+    ]
+    return bool(larger) and not any(map(_TABLE.search, larger))
 
 
 def has_no_more_parameters(rank: RankSummary, usual: Usual) -> bool:

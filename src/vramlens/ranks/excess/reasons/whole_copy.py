@@ -1,0 +1,49 @@
+"""A whole copy of the weights on one rank, where all ranks divide them: an average, or a state that was gathered
+and kept.
+"""
+
+from __future__ import annotations
+
+from vramlens.ground.verdict import Verdict
+from vramlens.ranks.excess.causes import SAME_SHARE, WHOLE_COPY
+from vramlens.ranks.excess.rank_against_peers import RankAgainstPeers
+from vramlens.ranks.rank_difference import RankDifference
+from vramlens.ranks.rank_summary import LineUse
+from vramlens.units import format_size
+
+_FEWEST_PARTS = 2
+
+
+def whole_copy_differences(beside: RankAgainstPeers) -> list[RankDifference]:
+    """What a rank alone holds for a copy of all weights, of which each rank has a part; [] without one."""
+    rank = beside.rank
+    count = sum(group.count for group in rank.parameters)
+    part_bytes = sum(group.bytes for group in rank.parameters)
+    if not count:
+        return []
+    copies = [
+        excess
+        for excess in map(beside.excess, rank.lines)
+        if excess.usual is None and _is_copy(excess.line, count, part_bytes)
+    ]
+    size_bytes = sum(excess.at_peak_bytes for excess in copies)
+    if size_bytes < beside.least:
+        return []
+    evidence = [
+        f"{count:,} tensors, as many as the model has parameters, hold {format_size(size_bytes)}; this rank's"
+        f" part of the parameters is {format_size(part_bytes)}",
+        beside.part_of_peak(size_bytes),
+    ]
+    place = copies[0].line.place
+    return [
+        beside.difference(WHOLE_COPY, Verdict.LIKELY, size_bytes, place=place, evidence=evidence)
+    ]
+
+
+def _is_copy(line: LineUse, count: int, part_bytes: int) -> bool:
+    """True if a line built as many tensors as there are parameters, with several times the bytes of a rank's
+    part of them.
+    """
+    times = round(line.peak_bytes / part_bytes)
+    is_multiple = abs(line.peak_bytes - times * part_bytes) <= SAME_SHARE * line.peak_bytes
+    return line.static and line.allocations == count and times >= _FEWEST_PARTS and is_multiple

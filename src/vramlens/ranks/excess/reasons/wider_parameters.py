@@ -1,0 +1,95 @@
+"""Parameters of 32 bits, where the same modules of other ranks have 16: what is computed with them, their
+gradients and their optimizer states are as wide, as a rule. Stages of a pipeline may be compared by it, for
+it is no amount of work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from vramlens.ground.verdict import Verdict
+from vramlens.ranks.excess.causes import OF_WIDTH, WIDER_PARAMETERS, WORDS, fix_of
+from vramlens.ranks.parameter_groups import modules_of
+from vramlens.ranks.peers.usual import lower_median
+from vramlens.ranks.rank_difference import LEAST_BYTES, LEAST_SHARE, RankDifference
+from vramlens.ranks.rank_summary import ParameterGroup, RankSummary
+from vramlens.units import format_size
+
+_FEWEST_GROUPS = 4
+"""A layer that is divided among ranks may have two parts on one of them; not all layers have."""
+_MOST = 2 / 3
+"""Of a rank's parameters, that the other has, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Twice:
+    """A group of parameters that takes twice as much on one rank as on another."""
+
+    own: ParameterGroup
+    other: ParameterGroup
+
+
+def width_differences(ranks: Sequence[RankSummary]) -> Iterator[RankDifference]:
+    """Yields the ranks whose parameters are twice as wide as those of at least as many others."""
+    pairs = {
+        rank.rank: [(other, twice) for other in ranks if (twice := _twice(rank, other))]
+        for rank in ranks
+    }
+    wide = [rank for rank in ranks if pairs[rank.rank]]
+    for rank in wide:
+        others = [other for other, _ in pairs[rank.rank]]
+        usual_bytes = lower_median(other.peak_requested_bytes for other in others)
+        more = min(rank.peak_requested_bytes // 2, rank.peak_requested_bytes - usual_bytes)
+        if len(others) >= len(wide) and more >= max(LEAST_SHARE * usual_bytes, LEAST_BYTES):
+            yield _difference(rank, pairs[rank.rank][0][1], more)
+
+
+def without_widths(
+    differences: Sequence[RankDifference], widths: Sequence[RankDifference]
+) -> list[RankDifference]:
+    """The differences but those that follow from wider parameters of the same ranks."""
+    wide = {rank for width in widths for rank in width.ranks}
+    return [
+        difference
+        for difference in differences
+        if difference.cause not in OF_WIDTH or not wide.issuperset(difference.ranks)
+    ]
+
+
+def _difference(rank: RankSummary, twice: Sequence[_Twice], more_bytes: int) -> RankDifference:
+    largest = max(twice, key=lambda pair: pair.own.bytes)
+    return RankDifference(
+        ranks=(rank.rank,),
+        cause=WIDER_PARAMETERS,
+        verdict=Verdict.LIKELY,
+        bytes=more_bytes,
+        place=None,
+        title=f"{WORDS[WIDER_PARAMETERS]}: {format_size(more_bytes)} more than its peers",
+        evidence=(
+            f"{largest.own.count:,} parameters of {largest.own.modules} take"
+            f" {format_size(largest.own.bytes)}; as many of {largest.other.modules} on its peers"
+            f" {format_size(largest.other.bytes)}, half as much",
+            f"so do all {len(twice)} groups of parameters that have the same names there",
+        ),
+        fix=fix_of(WIDER_PARAMETERS, None, more_bytes),
+    )
+
+
+def _twice(rank: RankSummary, other: RankSummary) -> list[_Twice]:
+    """The groups that both have, if all of them take exactly twice as much on the first rank, and they are
+    most of its parameters; else [].
+    """
+    if other is rank:
+        return []
+    theirs = {(modules_of(group), group.count): group for group in other.parameters}
+    shared = [
+        _Twice(group, theirs[modules_of(group), group.count])
+        for group in rank.parameters
+        if (modules_of(group), group.count) in theirs
+    ]
+    all_bytes = sum(group.bytes for group in rank.parameters)
+    shared_bytes = sum(pair.own.bytes for pair in shared)
+    are_twice = all(pair.own.bytes == 2 * pair.other.bytes for pair in shared)
+    is_most = shared_bytes >= _MOST * all_bytes
+    return shared if are_twice and is_most and len(shared) >= _FEWEST_GROUPS else []
