@@ -53,7 +53,8 @@ class TensorNames:
         time_us: when it was named, in microseconds since the epoch; AT_THE_END for the moment of
             the dump.
         name: ``model.blocks.3.attn.qkv.weight``, ``grad[model.blocks.3.attn.qkv.weight]``.
-        dtype: of parameters, the type of their elements, such as ``bfloat16``; "" where nobody knows.
+        dtype: of parameters and buffers, the type of their elements, such as ``bfloat16``; "" where nobody
+            knows.
     """
 
     device: NDArray[np.int32]

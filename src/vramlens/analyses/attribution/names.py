@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -74,13 +75,15 @@ class Names:
             use[parameters] = self.table.use[self.row[parameters]]
         return use
 
-    def parameters_of_type(self, dtype: str) -> NDArray[np.int64]:
-        """The allocations that are parameters with such elements, as far as the recording says it."""
-        rows = self.of_kind(TensorKind.PARAMETER)
+    def of_type(self, dtypes: Collection[str], *kinds: TensorKind) -> NDArray[np.int64]:
+        """The allocations that are parameters or buffers with such elements, as far as the recording
+        says it.
+        """
+        rows = self.of_kind(*kinds)
         if self.table is None or not self.table.dtype:
             return rows[:0]
         table = self.table
-        is_such = [table.dtype[row] == dtype for row in self.row[rows].tolist()]
+        is_such = [table.dtype[row] in dtypes for row in self.row[rows].tolist()]
         return rows[np.array(is_such, np.bool_)]
 
     def of_kind(self, *kinds: TensorKind) -> NDArray[np.int64]:

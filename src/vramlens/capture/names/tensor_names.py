@@ -48,6 +48,8 @@ _LEAST_BYTES, _WORTH_A_SEARCH = 64 * 1024, 0.01
 _MOST_OTHERS, _MOST_VIEWS = 500, 4
 _USES = ("frozen", "unstepped", "stepped")
 """What training does with a parameter, from what changes it least on."""
+_TYPED = ("parameter", "buffer")
+"""Kinds whose elements' type is noted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +63,8 @@ class NamedTensor:
         use: of a parameter, what training does with it: ``stepped`` (an optimizer has it), ``unstepped``
             (it requires gradients, and no optimizer changes it) or ``frozen``; "" where it is none, or
             the program has no optimizer.
-        dtype: of a parameter, the type of its elements, such as ``bfloat16``; "" where it is none.
+        dtype: of a parameter or buffer, the type of its elements, such as ``bfloat16``; "" where it
+            is neither.
     """
 
     device: int
@@ -116,6 +119,7 @@ class _NamesOfTensors:
         self._claims = StorageClaims(heap)
         self._parameter_names: dict[int, str] = {}
         self._parameters: list[Any] = []
+        self._buffers: list[Any] = []
         self._uses: dict[tuple[int, int], str] = {}
         self._dtypes: dict[tuple[int, int], str] = {}
         self._modules = ModuleNames(heap)
@@ -157,14 +161,11 @@ class _NamesOfTensors:
                 bytes=storage.size_bytes,
                 name=storage.name,
                 kind=storage.kind,
-                **(self._of_parameter(device, address) if storage.kind == "parameter" else {}),
+                use=self._uses.get((device, address), "") if storage.kind == "parameter" else "",
+                dtype=self._dtypes.get((device, address), "") if storage.kind in _TYPED else "",
             )
             for (device, address), storage in self._claims.names.items()
         ]
-
-    def _of_parameter(self, device: int, address: int) -> dict[str, str]:
-        place = (device, address)
-        return {"use": self._uses.get(place, ""), "dtype": self._dtypes.get(place, "")}
 
     def _is_tensor(self, candidate: Any) -> bool:
         return self._heap.kind(candidate) == "tensor"
@@ -178,6 +179,7 @@ class _NamesOfTensors:
             for name, buffer in named_items(self._modules.tables[module].get("_buffers")):
                 if self._is_tensor(buffer):
                     self._claims.add(buffer, f"{path}.{name}", "buffer")
+                    self._buffers.append(buffer)
 
     def _claim_parameter(self, parameter: Any, name: str) -> None:
         subject = self._parameter_names.setdefault(id(parameter), name)
@@ -270,10 +272,10 @@ class _NamesOfTensors:
                 self._uses.setdefault(place, _USES[self._use(parameter)])
 
     def _note_dtypes(self) -> None:
-        """Notes the types of parameters, by their storages."""
-        for parameter in self._parameters:
-            dtype = self._heap.dtype(parameter)
-            for _, storage in self._heap.storages(parameter):
+        """Notes the types of parameters and buffers, by their storages."""
+        for tensor in (*self._parameters, *self._buffers):
+            dtype = self._heap.dtype(tensor)
+            for _, storage in self._heap.storages(tensor):
                 self._dtypes.setdefault((storage.device, storage.address), dtype)
 
     def _use(self, parameter: Any) -> int:

@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.findings.usage import part_of_heap
 from vramlens.analyses.scene import Scene
 from vramlens.ground.verdict import Verdict
+from vramlens.trace import TensorKind
 from vramlens.units import format_size
 
 _TYPES = ("float64", "complex128")
+_USUAL_TYPES = ("float32", "complex64")
 _LEAST_SHARE = 0.5
 """Of what is in use: with less, the rest is what a smaller type would not change."""
 
@@ -23,24 +26,50 @@ def double_precision(scene: Scene) -> Iterator[Finding]:
     if scene.ending_request is None:
         return
     heap, shapes = scene.advice_heap, scene.advice_shapes
-    wide_rows = np.array([row for row, shape in shapes.items() if shape.type in _TYPES], np.int64)
+    known_rows = np.array([row for row, shape in shapes.items() if shape.type in _TYPES], np.int64)
+    wide_inputs = scene.view.names.of_type(_TYPES, TensorKind.PARAMETER, TensorKind.BUFFER)
+    widened_rows = _widened(scene, wide_inputs)
+    wide_rows = np.union1d(known_rows, widened_rows)
     sizes = scene.device.allocations.requested_bytes[wide_rows]
     size_bytes = int(sizes.sum())
     if not size_bytes or size_bytes < _LEAST_SHARE * heap.requested_bytes:
         return
     largest = int(wide_rows[np.argmax(sizes)])
-    wide_type = shapes[largest].type
+    wide_type = shapes[largest].type if largest in shapes else _TYPES[0]
+    if largest in widened_rows:
+        name = scene.view.names.name(int(wide_inputs[0]))
+        reason = (
+            f"{name} is in double precision, and what is computed with it is, too: it is twice as large"
+            " as what goes in"
+        )
+        remedy = f"convert {name} to single precision before it is registered (.float())"
+    else:
+        reason = "NumPy's arrays are float64, and what is computed from them is, too"
+        remedy = "convert the inputs to single precision (float32, complex64) as they go to the GPU"
     yield Finding(
         id="double_precision",
         verdict=Verdict.LIKELY,
         title=f"{part_of_heap(size_bytes, heap)} are in double precision ({wide_type})",
         bytes=size_bytes // 2,
         place=scene.view.place_of_block(largest),
-        evidence=(
-            "NumPy's arrays are float64, and what is computed from them is, too",
-            f"the largest takes {format_size(int(sizes.max()))}",
-        ),
-        fix="unless the result needs it, convert the inputs to single precision (float32, complex64) as"
-        f" they go to the GPU (about {format_size(size_bytes // 2)} less)",
+        evidence=(reason, f"the largest takes {format_size(int(sizes.max()))}"),
+        fix=f"unless the result needs it, {remedy} (about {format_size(size_bytes // 2)} less)",
         extent=Extent(scene.advice_event, wide_rows),
     )
+
+
+def _widened(scene: Scene, wide_inputs: NDArray[np.int64]) -> NDArray[np.int64]:
+    """What modules with a wide parameter or buffer have computed, twice as large as a tensor in single
+    precision: no name tells its type.
+    """
+    view, sizes = scene.view, scene.device.allocations.requested_bytes
+    owners = {view.names.name(row).rpartition(".")[0] for row in wide_inputs.tolist()}
+    is_owner = np.array([path in owners for path in (*view.modules.paths, "")])
+    usual_bytes = [
+        shape.bytes for shape in scene.advice_shapes.values() if shape.type in _USUAL_TYPES
+    ]
+    rows = scene.advice_rows
+    is_unknown = ~np.isin(rows, [*scene.advice_shapes]) & view.modules.marked[rows]
+    is_of_owner = is_owner[view.modules.module[rows]]
+    is_twice = np.isin(sizes[rows], 2 * np.array(usual_bytes, np.int64))
+    return np.asarray(rows[is_unknown & is_of_owner & is_twice])

@@ -12,6 +12,7 @@ from vramlens.analyses.finding import Finding
 from vramlens.analyses.findings.usage import part_of_heap
 from vramlens.analyses.scene import Scene
 from vramlens.ground.verdict import Verdict
+from vramlens.trace import TensorKind
 from vramlens.units import format_size
 
 _LEAST_SHARE = 0.5
@@ -24,7 +25,7 @@ def wide_weights(scene: Scene) -> Iterator[Finding]:
     view, heap = scene.view, scene.advice_heap
     if scene.ending_request is None or len(view.phases.span_start):
         return
-    rows = np.intersect1d(view.names.parameters_of_type("float32"), scene.advice_rows)
+    rows = np.intersect1d(view.names.of_type(("float32",), TensorKind.PARAMETER), scene.advice_rows)
     size_bytes = int(scene.device.allocations.requested_bytes[rows].sum())
     if not size_bytes or size_bytes < _LEAST_SHARE * heap.requested_bytes:
         return

@@ -1,0 +1,51 @@
+"""Numbers of twice the usual width: known by their names, or by what they were computed with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from support.made_failures import TORCH, Frame, MadeRun, finding_of
+from vramlens.units import MIB
+
+USER = "/home/user/segment.py"
+CALL: Frame = (f"{TORCH}/nn/modules/module.py", 1700, "_call_impl")
+FRAMES: dict[str, tuple[Frame, ...]] = {
+    "weights": ((USER, 5, "load"),),
+    "layer": ((f"{TORCH}/nn/modules/linear.py", 134, "forward"), CALL, (USER, 20, "step")),
+    "loss": ((USER, 50, "forward"), CALL, (USER, 21, "step")),
+}
+
+
+@pytest.mark.parametrize(
+    ("dtype", "module", "mib", "is_told"),
+    [
+        ("float64", "Prior", 256, True),
+        ("float32", "Prior", 256, False),  # twice as large for another reason
+        ("float64", "model", 256, False),  # another module has it
+        ("float64", "Prior", 200, False),  # not twice what goes in
+    ],
+)
+def test_what_a_buffer_widens(
+    tmp_path: Path, dtype: str, module: str, mib: int, *, is_told: bool
+) -> None:
+    run = MadeRun(FRAMES)
+    run.asks("weights", 1, name=f"{module}.offset", kind="buffer", dtype=dtype)
+    run.asks("layer", 128, name="float32[128, 512, 512] tensor", module="model")
+    for _ in range(2):
+        run.asks("loss", mib, module="Prior")
+    finding = finding_of(run.fails("loss", mib, tmp_path), "double_precision")
+    assert (finding is not None) == is_told
+    if finding is not None:
+        assert finding.bytes == 256 * MIB  # half of what two of them take
+        assert "convert Prior.offset to single precision" in (finding.fix or "")
+
+
+def test_what_names_tell(tmp_path: Path) -> None:
+    run = MadeRun(FRAMES)
+    run.asks("layer", 128, name="float64[64, 512, 512] tensor", module="model")
+    finding = finding_of(run.fails("layer", 128, tmp_path), "double_precision")
+    assert finding is not None
+    assert finding.bytes == 64 * MIB
+    assert "as they go to the GPU" in (finding.fix or "")
