@@ -95,6 +95,7 @@ class MadeRun:
         source: Mapping[tuple[str, int], str] | None = None,
         while_handling: bool = False,
         padded_batch: Mapping[str, int] | None = None,
+        ignored_labels: Mapping[str, int] | None = None,
     ) -> Explanation:
         """The answer to a request of a part that fails now.
 
@@ -104,6 +105,7 @@ class MadeRun:
             source: the text of lines, likewise.
             while_handling: whether another such error is being handled.
             padded_batch: how much of the batch is padding, likewise.
+            ignored_labels: how many of its positions have no label, likewise.
         """
         self.is_refused(part, mib)
         segments = [
@@ -111,7 +113,7 @@ class MadeRun:
             for address, size in self.alive.items()
         ]
         made = snapshot(self.events, segments)
-        if not self.names and not any((expression, node, source, padded_batch)):
+        if not self.names and not any((expression, node, source, padded_batch, ignored_labels)):
             path = folder / "made.pickle"
             path.write_bytes(pickle.dumps(made))
             return explain(path)
@@ -127,6 +129,7 @@ class MadeRun:
             "source": lines,
             "while_handling": while_handling,
             "padded_batch": padded_batch,
+            "ignored_labels": ignored_labels,
         }
         path = vram(folder / "made.vram", made, {"oom": failure}, names={"tensors": named})
         return explain(path)

@@ -17,7 +17,15 @@ engine_log: what serving engines and NCCL say of their own memory.
 from vramlens.trace.device import BEFORE, Allocations, Counter, DeviceTrace, Segments
 from vramlens.trace.events import Action, Events, OutOfMemory
 from vramlens.trace.measurements import DeviceLedger, DeviceProcess, Ledgers, Samples
-from vramlens.trace.meta import DecisionsMeta, DeviceMeta, FailureMeta, GroupMeta, Meta, PaddedBatch
+from vramlens.trace.meta import (
+    DecisionsMeta,
+    DeviceMeta,
+    FailureMeta,
+    GroupMeta,
+    IgnoredLabels,
+    Meta,
+    PaddedBatch,
+)
 from vramlens.trace.stacks import NO_STACK, Frame, Stacks
 from vramlens.trace.storage_facts import (
     AT_THE_END,
@@ -50,6 +58,7 @@ __all__ = [
     "FailureMeta",
     "Frame",
     "GroupMeta",
+    "IgnoredLabels",
     "KeptBy",
     "Ledgers",
     "Meta",

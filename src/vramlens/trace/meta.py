@@ -57,6 +57,20 @@ class PaddedBatch:
 
 
 @dataclass(frozen=True, slots=True)
+class IgnoredLabels:
+    """Labels of a batch, one a position, of which no loss looks at some.
+
+    Attributes:
+        rows, columns: their sizes.
+        ignored: how many are -100, which PyTorch's losses leave out.
+    """
+
+    rows: int
+    columns: int
+    ignored: int
+
+
+@dataclass(frozen=True, slots=True)
 class FailureMeta:
     """The out-of-memory error that made the program write the recording; None where the recording
     does not say.
@@ -72,6 +86,7 @@ class FailureMeta:
         source: the text of the lines that held the most then, by file and line.
         while_handling: whether the program was handling another such error on that thread.
         padded_batch: the batch with most padding, where it could be read.
+        ignored_labels: the labels of which most are ignored, likewise.
     """
 
     device: int | None = None
@@ -83,6 +98,7 @@ class FailureMeta:
     source: Mapping[tuple[str, int], str] = field(default_factory=dict)
     while_handling: bool = False
     padded_batch: PaddedBatch | None = None
+    ignored_labels: IgnoredLabels | None = None
 
 
 @dataclass(frozen=True, slots=True)

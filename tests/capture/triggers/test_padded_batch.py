@@ -11,7 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vramlens.capture.triggers import padded_batch as module
+from vramlens.capture.triggers import batch_tables as module
+from vramlens.capture.triggers.batch_tables import batch_tables
+from vramlens.capture.triggers.ignored_labels import ignored_labels
 from vramlens.capture.triggers.padded_batch import padded_batch, used_columns
 
 torch = pytest.importorskip("torch")
@@ -22,17 +24,17 @@ Batch = dict[str, int]
 @pytest.fixture(autouse=True)
 def _no_tables_of_others(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Only tables of an odd number of rows are looked at: other tests may have left some."""
-    tables_of = module._tables_of
+    tables_of = module._places_of
 
     def of_this_test(*arguments: Any) -> Iterator[Any]:
         return (table for table in tables_of(*arguments) if table.rows in (7, 9))
 
-    monkeypatch.setattr(module, "_tables_of", of_this_test)
+    monkeypatch.setattr(module, "_places_of", of_this_test)
     return iter(())
 
 
 def told() -> Batch | None:
-    return padded_batch("cpu", ctypes.string_at)
+    return padded_batch(batch_tables("cpu", ctypes.string_at))
 
 
 def tokens(columns: int, *lengths: int, left: bool = False, pad: int = 0) -> Any:
@@ -115,19 +117,34 @@ def test_a_table_of_a_whole_data_set_is_not_read() -> None:
     del batch
 
 
+@pytest.mark.parametrize("kind", [torch.int64, torch.int32])
+def test_labels_that_no_loss_looks_at(kind: Any) -> None:
+    """Of several tables the one with most of them; numbers that are not -100 are none."""
+    tables = [mask(256, 80).to(kind), tokens(512, 100, pad=-100).to(kind), tokens(128, 20, pad=-1)]
+    ignored = ignored_labels(batch_tables("cpu", ctypes.string_at))
+    assert ignored == {"rows": 7, "columns": 512, "ignored": 7 * 412}
+    del tables
+
+
+def test_a_batch_without_labels() -> None:
+    batch = tokens(256, 80)
+    assert ignored_labels(batch_tables("cpu", ctypes.string_at)) is None
+    del batch
+
+
 def test_a_read_that_fails_costs_the_padding_alone() -> None:
     def fails(address: int, size_bytes: int) -> bytes:
         raise OSError(700, "cuMemcpyDtoH failed")
 
     batch = tokens(256, 80)
-    assert padded_batch("cpu", fails) is None
+    assert batch_tables("cpu", fails) == []
     del batch
 
 
 @pytest.mark.parametrize("kind", ["cpu", "xpu"])
 def test_only_cuda_is_read(kind: str) -> None:
     batch = tokens(256, 80)
-    assert padded_batch(kind) is None
+    assert batch_tables(kind) == []
     del batch
 
 

@@ -36,6 +36,7 @@ from vramlens.analyses.findings.faults.requests.large_request import request_too
 from vramlens.analyses.findings.faults.requests.rebuilt_collection import rebuilt_collection
 from vramlens.analyses.findings.faults.retained_graph import retained_graph
 from vramlens.analyses.findings.faults.solver_steps import solver_steps
+from vramlens.analyses.findings.faults.unlabeled_positions import unlabeled_positions
 from vramlens.analyses.findings.faults.unstepped_parameters import unstepped_parameters
 from vramlens.analyses.findings.faults.vectorized_transform import vectorized_transform
 from vramlens.analyses.findings.faults.wide_weights import wide_weights
@@ -132,6 +133,12 @@ FROM_RECORDING: tuple[FindingRow[Scene], ...] = (
     FindingRow(
         id="padded_columns",
         find=padded_columns,
+        is_mended_in_code=True,
+        takes_place_of="activations",
+    ),
+    FindingRow(
+        id="unlabeled_positions",
+        find=unlabeled_positions,
         is_mended_in_code=True,
         takes_place_of="activations",
     ),

@@ -1,9 +1,11 @@
 """Triggers: when a recording is written, and how vramlens comes into a program.
 
+batch_tables: the batch itself, as it is when a request fails.
 child_processes: spawned children are watched, too.
 dump_request: asks a running program for a recording.
 ending_line: how a program ended.
 failed_expression: what the program was computing when it asked in vain.
+ignored_labels: how many positions of the batch have no label then.
 on_demand: SIGUSR2 and the socket, in the program.
 on_import: waits for the import of torch.
 out_of_memory: the failed request and the note in its exception.

@@ -12,7 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from vramlens.capture.torch_api import Allocator
+from vramlens.capture.triggers.batch_tables import batch_tables
 from vramlens.capture.triggers.failed_expression import failed_expression, failed_node
+from vramlens.capture.triggers.ignored_labels import ignored_labels
 from vramlens.capture.triggers.padded_batch import padded_batch
 from vramlens.capture.warn import harmless
 
@@ -35,6 +37,7 @@ class RefusedRequest:
         while_handling: whether this thread is handling another such error.
         thread: the number of the thread that asked.
         padded_batch: how much of the batch is padding; None where nobody knows, or it is not recorded.
+        ignored_labels: how many of its positions have no label, likewise.
         path: the recording that was written; None where that failed or was left out.
         is_another_try: whether a library made it because one before it had failed.
         takes_place_of: the recording of the one before it; None where there is none.
@@ -48,6 +51,7 @@ class RefusedRequest:
     while_handling: bool = False
     thread: int = field(default_factory=threading.get_ident)
     padded_batch: dict[str, int] | None = None
+    ignored_labels: dict[str, int] | None = None
     path: str | None = None
     is_another_try: bool = False
     takes_place_of: str | None = None
@@ -62,6 +66,7 @@ class RefusedRequest:
             "node": self.node,
             "while_handling": self.while_handling,
             "padded_batch": self.padded_batch,
+            "ignored_labels": self.ignored_labels,
         }
 
 
@@ -120,7 +125,9 @@ class OutOfMemoryWatch:
             or time.monotonic() - self._last_written > _SECONDS_BETWEEN
         ):
             # Before the snapshot of a recording: that is millions of objects more to look through.
-            failure.padded_batch = padded_batch(self._device_type)
+            tables = batch_tables(self._device_type)
+            failure.padded_batch = padded_batch(tables)
+            failure.ignored_labels = ignored_labels(tables)
             failure.path = self._write(failure)
             self._last_written = time.monotonic()
 

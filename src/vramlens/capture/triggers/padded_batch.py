@@ -2,119 +2,42 @@
 
 A batch of token numbers, or of the mask of them, is a table of integers. Where its last columns hold one
 and the same value in all rows, they are padding; where the first do, it is padded on the left.
-
-The table lies on the GPU, and reading it waits for what the GPU still has to do, as PyTorch has done
-already when it gave its cached blocks back before it gave up. Where that could wait for others, in a
-process group or while a graph is captured, nothing is read. No kernel runs, nothing is allocated there.
 """
 
 from __future__ import annotations
 
-import ctypes
-import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator, Sequence
 
-from vramlens.capture.names.live_heap import LiveHeap
-from vramlens.capture.process.tracked_objects import tracked_of_types
-from vramlens.capture.process.undisturbed import no_collection, no_other_thread
-from vramlens.capture.process_group import initialized_group
+from vramlens.capture.triggers.batch_tables import BatchTable
 from vramlens.ground.program_errors import own_errors
 
-_FEWEST_COLUMNS, _MOST_BYTES, _MOST_TABLES = 64, 8 << 20, 8
 _LEAST_PADDING = 0.1
 """Of the columns: the first one may be the token that begins every text."""
 _FEWEST_NUMBERS = 3
 """Different ones in a table of token numbers; a mask has two, and its rows are two runs."""
 
-Copy = Callable[[int, int], bytes]
-"""Reads so many bytes at an address."""
 
-
-@dataclass(frozen=True, slots=True)
-class _Table:
-    """A table of integers: where it begins, its sizes, and the bytes of one number."""
-
-    address: int
-    rows: int
-    columns: int
-    item_bytes: int
-
-    @property
-    def bytes(self) -> int:
-        return self.rows * self.columns * self.item_bytes
-
-
-def padded_batch(device_type: str, copy: Copy | None = None) -> dict[str, int] | None:
+def padded_batch(tables: Sequence[BatchTable]) -> dict[str, int] | None:
     """The batch of which there are most tables (numbers, mask, labels), of several that with most
     padding: ``rows``, ``columns`` and how many of them are used, ``used_columns``; None where nothing
-    is padded, or it cannot be read. Never raises.
-
-    Args:
-        copy: reads from the device; by default CUDA's driver.
+    is padded. Never raises.
     """
     with own_errors():
-        torch: Any = sys.modules.get("torch")
-        if copy is None and not _may_read(torch, device_type):
-            return None
-        padded = [*_padded(_tables(torch, device_type), copy or _from_gpu)]
-        tables = Counter((batch["rows"], batch["columns"]) for batch in padded)
+        padded = [*_padded(tables)]
+        counts = Counter((batch["rows"], batch["columns"]) for batch in padded)
 
         def weight(batch: dict[str, int]) -> tuple[int, int]:
             rows, columns = batch["rows"], batch["columns"]
-            return tables[rows, columns], rows * (columns - batch["used_columns"])
+            return counts[rows, columns], rows * (columns - batch["used_columns"])
 
         return max(padded, key=weight, default=None)
     return None
 
 
-def _may_read(torch: Any, device_type: str) -> bool:
-    """Whether a read waits for this process's own work alone."""
-    if device_type != "cuda" or torch.version.hip or initialized_group() is not None:
-        return False
-    return not torch.cuda.is_current_stream_capturing()
-
-
-def _from_gpu(address: int, size_bytes: int) -> bytes:
-    driver = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
-    target = ctypes.create_string_buffer(size_bytes)
-    error = driver.cuMemcpyDtoH_v2(target, ctypes.c_uint64(address), ctypes.c_size_t(size_bytes))
-    if error:
-        raise OSError(error, "cuMemcpyDtoH failed")
-    return target.raw
-
-
-def _tables(torch: Any, device_type: str) -> list[_Table]:
-    """The largest tables of integers on the device that are no larger than a batch."""
-    with no_collection(), no_other_thread(), torch._C.DisableTorchFunction():
-        tensors = tracked_of_types({id(torch.Tensor): torch.Tensor})
-        heap = LiveHeap(torch, device_type, tensors)
-        tables = {table for table in _tables_of(torch, heap) if table.bytes <= _MOST_BYTES}
-    return sorted(tables, key=lambda table: (-table.rows * table.columns, table.address))[
-        :_MOST_TABLES
-    ]
-
-
-def _tables_of(torch: Any, heap: LiveHeap) -> Iterator[_Table]:
-    integers = (torch.int64, torch.int32, torch.bool, torch.uint8)
-    for tensor in heap.live.get("tensor", ()):
-        dtype = heap.tensor.dtype.__get__(tensor)
-        if not heap.is_plain(tensor) or dtype not in integers:
-            continue
-        sizes = tuple(heap.tensor.shape.__get__(tensor))
-        if len(sizes) != 2 or sizes[1] < _FEWEST_COLUMNS or not heap.tensor.is_contiguous(tensor):
-            continue
-        storage = heap.storage(tensor)
-        if storage is not None:
-            start = storage.address + storage.offset * dtype.itemsize
-            yield _Table(start, *sizes, dtype.itemsize)
-
-
-def _padded(tables: list[_Table], copy: Copy) -> Iterator[dict[str, int]]:
+def _padded(tables: Sequence[BatchTable]) -> Iterator[dict[str, int]]:
     for table in tables:
-        used = used_columns(copy(table.address, table.bytes), table.columns, table.item_bytes)
+        used = used_columns(table.numbers, table.columns, table.item_bytes)
         if table.columns - used >= _LEAST_PADDING * table.columns:
             yield {"rows": table.rows, "columns": table.columns, "used_columns": used}
 

@@ -16,7 +16,15 @@ from vramlens.read.values import (
     as_text,
     text_of,
 )
-from vramlens.trace import DecisionsMeta, DeviceMeta, FailureMeta, GroupMeta, Meta, PaddedBatch
+from vramlens.trace import (
+    DecisionsMeta,
+    DeviceMeta,
+    FailureMeta,
+    GroupMeta,
+    IgnoredLabels,
+    Meta,
+    PaddedBatch,
+)
 
 _LONGEST_MESSAGE = 1 << 16
 _MOST_WORDS = 1000
@@ -108,6 +116,7 @@ def _failure(entry: dict[str, Any]) -> FailureMeta:
         source=_source(as_list(entry.get("source"))[:_MOST_SOURCE]),
         while_handling=entry.get("while_handling") is True,
         padded_batch=_padded_batch(as_dict(entry.get("padded_batch"))),
+        ignored_labels=_ignored_labels(as_dict(entry.get("ignored_labels"))),
     )
 
 
@@ -118,6 +127,13 @@ def _padded_batch(entry: dict[str, Any]) -> PaddedBatch | None:
     if not rows or not columns or used is None or not 0 <= used < columns:
         return None
     return PaddedBatch(rows, columns, used)
+
+
+def _ignored_labels(entry: dict[str, Any]) -> IgnoredLabels | None:
+    rows, columns, ignored = (as_number(entry.get(name)) for name in ("rows", "columns", "ignored"))
+    if not rows or not columns or not ignored or ignored > rows * columns:
+        return None
+    return IgnoredLabels(rows, columns, ignored)
 
 
 def _source(entries: list[Any]) -> dict[tuple[str, int], str]:

@@ -12,6 +12,7 @@ padded_columns: columns of a batch that are padding in every row.
 requests: requests that it need not make.
 retained_graph: a graph that goes on through several backward passes.
 solver_steps: what a solver of differential equations keeps of all its steps.
+unlabeled_positions: logits of positions that have no label.
 unstepped_parameters: gradients of what no optimizer changes, and the activations for them.
 vectorized_transform: what vmap and Jacobians compute all at once.
 wide_weights: weights in float32 that nothing trains.

@@ -1,0 +1,87 @@
+"""Logits of positions that have no label: a loss leaves them out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vramlens.analyses.extent import Extent
+from vramlens.analyses.finding import Finding
+from vramlens.analyses.findings.usage import part_of_heap
+from vramlens.analyses.scene import Scene
+from vramlens.ground.verdict import Verdict
+from vramlens.trace import IgnoredLabels
+from vramlens.units import KIB, format_size
+
+_LEAST_IGNORED = 0.5
+"""Of the positions."""
+_LEAST_SHARE = 0.25
+"""Of what is in use with the failed request, that is for such positions."""
+_LEAST_OF_POSITION = 8 * KIB
+"""What logits take for one position: 4,000 words in 16 bits."""
+_OF_HEAD = ("", "lm_head", "head", "embed_out", "output", "decoder")
+"""How the layer that makes logits is called; "" where no layer runs."""
+
+
+def unlabeled_positions(scene: Scene) -> Iterator[Finding]:
+    """Logits and their gradients for positions without a label that are in use when memory runs out, if
+    they are much of all.
+    """
+    request, failure = scene.ending_request, scene.ending_failure
+    labels = None if failure is None else failure.ignored_labels
+    if request is None or labels is None:
+        return
+    positions = labels.rows * labels.columns
+    share = labels.ignored / positions
+    if share < _LEAST_IGNORED:
+        return
+    rows = _logits(scene, labels)
+    in_use_bytes = int(scene.device.allocations.requested_bytes[rows].sum())
+    if len(rows) and _is_of_positions(np.array([request.size_bytes]), labels).any():
+        in_use_bytes += request.size_bytes
+    saved_bytes = int(in_use_bytes * share)
+    if not saved_bytes or saved_bytes < _LEAST_SHARE * scene.wanted_bytes:
+        return
+    yield Finding(
+        id="unlabeled_positions",
+        verdict=Verdict.LIKELY,
+        title=f"{share:.0%} of the positions have no label, and logits are made for all:"
+        f" {part_of_heap(saved_bytes, scene.advice_heap)} are for these",
+        bytes=saved_bytes,
+        place=scene.view.place_of_stack(request.stack),
+        evidence=(
+            f"{labels.ignored:,} of the {positions:,} labels of the batch are -100, which the loss leaves out",
+        ),
+        fix="make logits and the loss of the labeled positions only: keep = labels[:, 1:] != -100, then"
+        " model.lm_head(hidden[:, :-1][keep]), where hidden is what the model gives before its head:"
+        f" up to {format_size(saved_bytes)} less",
+        extent=Extent(scene.advice_event, rows),
+    )
+
+
+def _logits(scene: Scene, labels: IgnoredLabels) -> NDArray[np.int64]:
+    """What the model's head, and the program outside of layers, has made of so many numbers for each
+    position.
+    """
+    modules, rows = scene.view.modules, scene.advice_rows
+    is_head = np.array(["." not in path or _is_head(path) for path in (*modules.paths, "")])
+    is_of_head = is_head[modules.module[rows]] & ~scene.view.names.placed[rows]
+    sizes = scene.device.allocations.requested_bytes[rows]
+    return np.asarray(rows[is_of_head & _is_of_positions(sizes, labels)])
+
+
+def _is_head(path: str) -> bool:
+    return path.rpartition(".")[2] in _OF_HEAD
+
+
+def _is_of_positions(sizes: NDArray[np.int64], labels: IgnoredLabels) -> NDArray[np.bool_]:
+    """One flag a size: whether it is that of so many numbers for each position; a language model's loss
+    may leave the last position of each row out.
+    """
+    is_such = np.zeros(len(sizes), np.bool_)
+    for columns in (labels.columns, labels.columns - 1):
+        positions = labels.rows * columns
+        is_such |= (sizes % positions == 0) & (sizes >= _LEAST_OF_POSITION * positions)
+    return is_such

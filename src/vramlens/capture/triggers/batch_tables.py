@@ -1,0 +1,117 @@
+"""The batch itself when a request fails: token numbers, masks and labels, which are tables of integers.
+
+They lie on the GPU, and reading one waits for what the GPU still has to do, as PyTorch has done already when
+it gave its cached blocks back before it gave up. Where that could wait for others, in a process group or
+while a graph is captured, nothing is read. No kernel runs, nothing is allocated there.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from vramlens.capture.names.live_heap import LiveHeap
+from vramlens.capture.process.tracked_objects import tracked_of_types
+from vramlens.capture.process.undisturbed import no_collection, no_other_thread
+from vramlens.capture.process_group import initialized_group
+from vramlens.ground.program_errors import own_errors
+
+_FEWEST_COLUMNS, _MOST_BYTES, _MOST_TABLES = 64, 8 << 20, 8
+
+Copy = Callable[[int, int], bytes]
+"""Reads so many bytes at an address."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchTable:
+    """A table of integers that was read.
+
+    Attributes:
+        rows, columns: its sizes.
+        item_bytes: of one number.
+        numbers: the bytes of all, row after row.
+    """
+
+    rows: int
+    columns: int
+    item_bytes: int
+    numbers: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A table on the device: where it begins, its sizes, and the bytes of one number."""
+
+    address: int
+    rows: int
+    columns: int
+    item_bytes: int
+
+    @property
+    def bytes(self) -> int:
+        return self.rows * self.columns * self.item_bytes
+
+
+def batch_tables(device_type: str, copy: Copy | None = None) -> list[BatchTable]:
+    """The largest tables of integers on the device that are no larger than a batch; [] where they cannot
+    be read. Never raises.
+
+    Args:
+        copy: reads from the device; by default CUDA's driver.
+    """
+    with own_errors():
+        torch: Any = sys.modules.get("torch")
+        if copy is None and not _may_read(torch, device_type):
+            return []
+        read = copy or _from_gpu
+        return [
+            BatchTable(
+                place.rows, place.columns, place.item_bytes, read(place.address, place.bytes)
+            )
+            for place in _places(torch, device_type)
+        ]
+    return []
+
+
+def _may_read(torch: Any, device_type: str) -> bool:
+    """Whether a read waits for this process's own work alone."""
+    if device_type != "cuda" or torch.version.hip or initialized_group() is not None:
+        return False
+    return not torch.cuda.is_current_stream_capturing()
+
+
+def _from_gpu(address: int, size_bytes: int) -> bytes:
+    driver = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+    target = ctypes.create_string_buffer(size_bytes)
+    error = driver.cuMemcpyDtoH_v2(target, ctypes.c_uint64(address), ctypes.c_size_t(size_bytes))
+    if error:
+        raise OSError(error, "cuMemcpyDtoH failed")
+    return target.raw
+
+
+def _places(torch: Any, device_type: str) -> list[_Place]:
+    with no_collection(), no_other_thread(), torch._C.DisableTorchFunction():
+        tensors = tracked_of_types({id(torch.Tensor): torch.Tensor})
+        heap = LiveHeap(torch, device_type, tensors)
+        places = {place for place in _places_of(torch, heap) if place.bytes <= _MOST_BYTES}
+    return sorted(places, key=lambda place: (-place.rows * place.columns, place.address))[
+        :_MOST_TABLES
+    ]
+
+
+def _places_of(torch: Any, heap: LiveHeap) -> Iterator[_Place]:
+    integers = (torch.int64, torch.int32, torch.bool, torch.uint8)
+    for tensor in heap.live.get("tensor", ()):
+        dtype = heap.tensor.dtype.__get__(tensor)
+        if not heap.is_plain(tensor) or dtype not in integers:
+            continue
+        sizes = tuple(heap.tensor.shape.__get__(tensor))
+        if len(sizes) != 2 or sizes[1] < _FEWEST_COLUMNS or not heap.tensor.is_contiguous(tensor):
+            continue
+        storage = heap.storage(tensor)
+        if storage is not None:
+            start = storage.address + storage.offset * dtype.itemsize
+            yield _Place(start, *sizes, dtype.itemsize)

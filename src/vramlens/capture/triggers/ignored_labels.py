@@ -1,0 +1,37 @@
+"""How many positions of a batch have no label when a request fails, read from the labels themselves.
+
+PyTorch's losses leave out positions whose label is -100, and libraries fill labels with it: the prompt of a
+conversation, padding, the words that a model is not to guess.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable
+
+from vramlens.capture.triggers.batch_tables import BatchTable
+from vramlens.ground.program_errors import own_errors
+
+_IGNORED = -100
+"""The default of ``ignore_index``, torch/nn/functional.py."""
+_TYPES = {8: "q", 4: "i"}
+"""How Python's array calls integers of so many bytes."""
+
+
+def ignored_labels(tables: Iterable[BatchTable]) -> dict[str, int] | None:
+    """The labels with most positions that no loss looks at: ``rows``, ``columns`` and ``ignored``, the
+    number of these; None without any. Never raises.
+    """
+    with own_errors():
+        labels = (
+            {"rows": table.rows, "columns": table.columns, "ignored": _ignored(table)}
+            for table in tables
+            if table.item_bytes in _TYPES
+        )
+        most = max(labels, key=lambda entry: entry["ignored"], default=None)
+        return most if most is not None and most["ignored"] else None
+    return None
+
+
+def _ignored(table: BatchTable) -> int:
+    return array(_TYPES[table.item_bytes], table.numbers).count(_IGNORED)
