@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from support.made_failures import TORCH, MadeRun, finding_of
 from support.recordings import DATA
 from support.vram_files import GptMarks, marked, vram
 from vramlens import load
@@ -60,3 +61,41 @@ def test_passes_without_a_graph_wait_for_nothing(tmp_path: Path) -> None:
     del snapshot["segments"]
     findings = load(vram(tmp_path / "a.vram", snapshot)).explain().findings
     assert not any(one.id == "unconsumed_forward" for one in findings)
+
+
+@pytest.mark.parametrize(
+    ("calls", "use", "verdict"),
+    [(5, "", "likely"), (5, "stepped", None), (2, "", None)],
+)
+def test_results_that_are_made_before_there_is_an_optimizer(
+    tmp_path: Path, calls: int, use: str, verdict: str | None
+) -> None:
+    """Observations that a model with weights simulates, for a fit that comes later: calls of one module, which
+    only their requests tell apart.
+    """
+    call = (f"{TORCH}/nn/modules/module.py", 1700, "_call_impl")
+    run = MadeRun(
+        {
+            "weights": (("/home/user/fit.py", 3, "load"),),
+            "first": (
+                ("/home/user/fit.py", 10, "forward"),
+                call,
+                ("/home/user/fit.py", 30, "main"),
+            ),
+            "second": (
+                ("/home/user/fit.py", 11, "forward"),
+                call,
+                ("/home/user/fit.py", 30, "main"),
+            ),
+        }
+    )
+    run.asks("weights", 10, name="Earth.velocity", kind="parameter", use=use)
+    for _ in range(calls):
+        run.asks("first", 3, module="Solver")
+        for _ in range(8):
+            run.asks("second", 3, module="Solver")
+    finding = finding_of(run.fails("first", 3, tmp_path), "unconsumed_forward")
+    assert (finding and finding.verdict) == verdict
+    if finding is not None:
+        assert finding.title.startswith(f"{calls} forward passes keep")
+        assert "has no optimizer" in finding.title

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from vramlens.analyses.attribution.modules import WITHOUT_GRAPH, Modules
 from vramlens.analyses.attribution.names import Names
 from vramlens.analyses.attribution.phases import Phases, optimizer_texts
-from vramlens.trace import DeviceTrace, TensorKind, Trace
+from vramlens.trace import DeviceTrace, ParameterUse, TensorKind, Trace
 
 if TYPE_CHECKING:
     from vramlens.analyses.attribution.attribution import Attribution
@@ -67,6 +67,13 @@ def pass_starts(modules: Modules, marked: NDArray[np.int64]) -> NDArray[np.int64
 def optimizer_works(trace: Trace, phases: Phases) -> bool:
     """Whether an optimizer worked in the recording."""
     return phases.optimizer_ran or bool(optimizer_texts(trace))
+
+
+def may_train(view: Attribution) -> bool:
+    """Whether the program has an optimizer, as far as is known."""
+    if view.names.table is None or optimizer_works(view.trace, view.phases):
+        return True
+    return bool((view.names.table.use == ParameterUse.STEPPED).any())
 
 
 def _makes_gradients(trace: Trace, names: Names) -> bool:

@@ -2,7 +2,8 @@
 
 A model in train mode keeps its activations on every call. Where more calls are waiting than any
 backward pass ever used at once, none is likely to come. Where no backward pass was ever seen, a
-first step that calls the model many times (a solver) looks the same: then it is only possible.
+first step that calls the model many times (a solver) looks the same: then it is only possible, unless the
+program has no optimizer that such a step could be for.
 """
 
 from __future__ import annotations
@@ -13,16 +14,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vramlens.analyses.attribution.attribution import Attribution
+from vramlens.analyses.attribution.steps import PATTERN
 from vramlens.analyses.attribution.training import (
     LEAST_KEPT_SHARE,
     Training,
     kept_share,
+    may_train,
     pass_starts,
 )
 from vramlens.analyses.extent import Extent
 from vramlens.analyses.failure.failed_request import Failure
 from vramlens.analyses.finding import Finding
 from vramlens.ground.verdict import Verdict
+from vramlens.trace import TensorKind
 from vramlens.units import format_size
 
 _FEWEST_PASSES = 3
@@ -37,16 +41,20 @@ class WaitingPasses:
     Attributes:
         count: how many there are.
         usual: the most that one backward pass used before; None where there was none.
+        may_train: whether the program has an optimizer, as far as is known.
     """
 
     count: int
     usual: int | None
+    may_train: bool = True
 
     @property
     def verdict(self) -> Verdict | None:
         """How surely no backward pass is to come; None where one may well be."""
+        if self.usual is None and self.count >= _FEWEST_PASSES:
+            return Verdict.POSSIBLE if self.may_train else Verdict.LIKELY
         if self.usual is None:
-            return Verdict.POSSIBLE if self.count >= _FEWEST_PASSES else None
+            return None
         return Verdict.LIKELY if self.count >= max(_FEWEST_PASSES, 2 * self.usual) else None
 
 
@@ -82,15 +90,17 @@ def unconsumed_forward(view: Attribution, failure: Failure) -> list[Finding]:
     # Before any backward pass, a solver's states are tensors that only the graph keeps, too.
     by_program = view.names.named if waiting.usual is None else view.names.placed
     kept_rows = kept_rows[~by_program[kept_rows]]
+    waiting = _without_optimizer(view, waiting, kept_rows)
     kept_bytes = int(allocations.requested_bytes[kept_rows].sum())
     verdict = waiting.verdict
     if verdict is None or kept_bytes < _FEWEST_SHARE * failure.live_bytes:
         return []
-    before = (
-        "none has run so far"
-        if waiting.usual is None
-        else f"earlier backward passes used at most {waiting.usual}"
-    )
+    if waiting.usual is not None:
+        before = f"earlier backward passes used at most {waiting.usual}"
+    elif waiting.may_train:
+        before = "none has run so far"
+    else:
+        before = "none has run so far, and the program has no optimizer"
     return [
         Finding(
             id="unconsumed_forward",
@@ -105,6 +115,29 @@ def unconsumed_forward(view: Attribution, failure: Failure) -> list[Finding]:
             extent=Extent(event, kept_rows),
         )
     ]
+
+
+def _without_optimizer(
+    view: Attribution, waiting: WaitingPasses, kept_rows: NDArray[np.int64]
+) -> WaitingPasses:
+    """The passes whose memory is there, where a program with weights and without an optimizer made them:
+    calls of one module alone are told apart by the requests that repeat.
+    """
+    has_weights = len(view.names.of_kind(TensorKind.PARAMETER)) > 0
+    if waiting.usual is not None or not has_weights or may_train(view):
+        return waiting
+    starts = pass_starts(view.modules, np.flatnonzero(view.modules.trains))
+    turns = [np.searchsorted(starts, kept_rows, side="right")]
+    if view.steps.source == PATTERN:
+        turns.append(view.step[kept_rows])
+    most = max(_turns_of_a_module(view.modules.module[kept_rows], turn) for turn in turns)
+    return WaitingPasses(most, None, may_train=False) if most >= _FEWEST_PASSES else waiting
+
+
+def _turns_of_a_module(module: NDArray[np.int64], turn: NDArray[np.int64]) -> int:
+    """In how many turns the module made something that made it in most."""
+    pairs = np.unique(np.stack([module, turn]), axis=1)
+    return int(np.unique(pairs[0], return_counts=True)[1].max(initial=0))
 
 
 def _begun_with_graph(view: Attribution, marked: NDArray[np.int64]) -> NDArray[np.int64]:

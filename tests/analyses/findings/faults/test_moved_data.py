@@ -46,6 +46,21 @@ def test_what_is_moved_before_a_model_runs_is_data(
     assert "on the CPU" in (finding.fix or "")
 
 
+def test_batches_that_are_moved_too_far_ahead(tmp_path: Path) -> None:
+    """A model has run, but not since the first of them came."""
+    run = MadeRun(FRAMES)
+    run.asks("layer", 1, module="model.a")
+    for number in range(20):
+        run.asks("load", 50, name=f"local of generator __iter__()[{number}]")
+    finding = finding_of(
+        run.fails("load", 50, tmp_path, source={(USER, 5): MOVES}), "kept_in_store"
+    )
+    assert finding is not None
+    assert finding.verdict == "likely"
+    assert "in a local of generator __iter__()" in finding.title
+    assert "move only 2 to 4 of them ahead" in (finding.fix or "")
+
+
 @pytest.mark.parametrize(("size", "count"), [(1, 900), (2, 300)])
 def test_entries_that_have_no_name_are_those_of_their_line(
     tmp_path: Path, size: int, count: int

@@ -49,6 +49,26 @@ def test_a_network_that_judges_an_output_and_a_target(
     assert (None if finding is None else finding.bytes) == (told_mib and told_mib * MIB)
 
 
+@pytest.mark.parametrize(
+    ("sizes", "is_told"), [([50, 10, 40, 20], True), ([20, 40, 10, 50], False)]
+)
+def test_a_copy_of_the_model_takes_none_of_its_results(
+    tmp_path: Path, sizes: list[int], *, is_told: bool
+) -> None:
+    """A reference, told by its sizes; a network with the same ones the other way round is none."""
+    run = MadeRun(FRAMES)
+    for module, use, own in (("policy", "stepped", [50, 10, 40, 20]), ("ref", "unstepped", sizes)):
+        for number, mib in enumerate(own):
+            run.asks("weights", mib, name=f"{module}.{number}.weight", kind="parameter", use=use)
+    for module in ("policy", "ref"):
+        for number in range(4):
+            run.asks("layer", 100, module=f"{module}.{number}")
+    finding = finding_of(run.fails("layer", 60, tmp_path), "unstepped_parameters")
+    assert (finding is not None) == is_told
+    if finding is not None:
+        assert finding.bytes == (4 - 2) * 100 * MIB  # an operator's input and output
+
+
 def test_the_state_of_what_rests_counts(tmp_path: Path) -> None:
     run = MadeRun(FRAMES)
     for module, use in (("body", "unstepped"), ("head", "stepped")):

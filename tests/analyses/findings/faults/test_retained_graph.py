@@ -71,14 +71,52 @@ def trains(
     run.frees(*kept, gradient)
 
 
-def failed(run: MadeRun, folder: Path) -> Finding | None:
-    """What is told where the next step fails in its forward pass."""
-    run.asks("energy", 4)
-    answer = run.fails("energy", 60, folder)
+def failed(run: MadeRun, folder: Path, *, part: str = "energy", text: str = "") -> Finding | None:
+    """What is told where the next step fails in its forward pass.
+
+    Args:
+        part: what asks then.
+        text: of the line that computes the energy.
+    """
+    run.asks(part, 4)
+    answer = run.fails(part, 60, folder, source={(USER, 20): text} if text else None)
     return finding_of(answer, "retained_graph")
 
 
-@pytest.mark.parametrize(("count", "is_told"), [(2, False), (3, True), (20, True)])
+@pytest.mark.parametrize("part", ["energy", "data"])
+def test_a_third_step_that_has_begun_counts(tmp_path: Path, part: str) -> None:
+    """Two derivatives may be two penalties; the same calls once more are a third step."""
+    run = made()
+    steps(run, 2)
+    assert (failed(run, tmp_path, part=part) is not None) == (part == "energy")
+
+
+@pytest.mark.parametrize(
+    ("text", "verdict"),
+    [
+        ("delta = (delta + step * grad.sign()).clamp(-eps, eps)", "likely"),
+        ("delta = delta + step * grad / grad.norm()", "possible"),
+    ],
+)
+def test_signs_of_derivatives_pass_no_gradient_on(tmp_path: Path, text: str, verdict: str) -> None:
+    run = made("stepped")
+    steps(run, 4)
+    finding = failed(run, tmp_path, text=text)
+    assert finding is not None
+    assert finding.verdict == verdict
+
+
+@pytest.mark.parametrize(("count", "is_told"), [(10, False), (11, True)])
+def test_a_simulation_without_weights(tmp_path: Path, count: int, is_told: bool) -> None:
+    """What is named is no weight: steps of meta-learning may have theirs as plain tensors."""
+    run = made()
+    run.names.clear()
+    run.asks("data", 1, name="Simulation.damping")
+    steps(run, count)
+    assert (failed(run, tmp_path, part="data") is not None) == is_told
+
+
+@pytest.mark.parametrize(("count", "is_told"), [(1, False), (3, True), (20, True)])
 def test_a_simulation_whose_state_is_not_detached(
     tmp_path: Path, count: int, is_told: bool
 ) -> None:
@@ -157,7 +195,7 @@ def test_derivatives_that_no_stack_shows(tmp_path: Path, is_trained: bool, is_to
 
 @pytest.mark.parametrize(
     ("count", "mode", "is_told"),
-    [(3, " [eval+grad]", True), (2, " [eval+grad]", False), (5, "", False)],
+    [(3, " [eval+grad]", True), (1, " [eval+grad]", False), (5, "", False)],
 )
 def test_derivatives_of_a_model_that_is_evaluated(
     tmp_path: Path, count: int, mode: str, is_told: bool

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -13,7 +14,7 @@ from vramlens.analyses.attribution.phases import Phase
 from vramlens.analyses.attribution.training import (
     BACKWARD_FRAME,
     DERIVATIVE_FRAME,
-    optimizer_works,
+    may_train,
     spans_with,
 )
 from vramlens.analyses.extent import Extent
@@ -21,9 +22,10 @@ from vramlens.analyses.finding import Finding
 from vramlens.analyses.findings.usage import part_of_heap
 from vramlens.analyses.scene import Scene
 from vramlens.ground.verdict import Verdict
-from vramlens.trace import ParameterUse, TensorKind
+from vramlens.trace import TensorKind
 from vramlens.units import format_size
 
+_SIGNS = re.compile(r"\.sign\(\)|\btorch\.sign\(")
 _LEAST_SHARE = 0.4
 """Of what is in use."""
 _MOST_GIVEN_UP = 0.5
@@ -31,6 +33,10 @@ _MOST_GIVEN_UP = 0.5
 _FEWEST = 20
 """Steps that each asked for a derivative with its graph. Meta-learning takes 1 to 10 inner steps (MAML:
 5 to train, 10 to test), and an equation of two derivatives asks about as often.
+"""
+_FEWEST_WITHOUT_WEIGHTS = 11
+"""The same, where the recording names tensors and no weight among them, and no optimizer. Such a program may
+still keep weights as plain tensors, and take inner steps of meta-learning.
 """
 _FEWEST_BEYOND_TRAINING = 6
 """The same, where training has shown how many go with one backward pass: one, say, for forces."""
@@ -58,6 +64,7 @@ class _Chain:
         spans: their calls of ``autograd.grad``, as numbers of backward passes.
         fewest: from how many on they are too many to be meant.
         begins: the event of the last backward pass or optimizer step before them.
+        counts_next: whether a step that has begun, and not come to its derivative, is one more.
         verdict: how sure it is that they are too many.
         keeper: what keeps their graphs, in words that end "...: ".
         unless: on which condition they are needed.
@@ -67,6 +74,7 @@ class _Chain:
     spans: NDArray[np.int64]
     fewest: int
     begins: int
+    counts_next: bool = False
     verdict: Verdict = Verdict.LIKELY
     keeper: str = "the graph goes on from one step to the next"
     unless: str = "unless one backward pass is to go through all these steps"
@@ -81,7 +89,7 @@ def derivative_graphs(scene: Scene) -> Iterator[Finding]:
     is not detached between them.
     """
     chain = _chain(scene)
-    if chain is None or len(chain.spans) < chain.fewest:
+    if chain is None or not len(chain.spans):
         return
     view, allocations, heap = scene.view, scene.device.allocations, scene.advice_heap
     starts, ends = view.phases.span_start[chain.spans], view.phases.span_end[chain.spans]
@@ -89,30 +97,49 @@ def derivative_graphs(scene: Scene) -> Iterator[Finding]:
     is_other = np.isin(view.categories.category[rows], (Category.PARAMETERS, Category.WORKSPACE))
     rows = rows[(allocations.born[rows] > chain.begins) & ~is_other & ~view.names.placed[rows]]
     step = np.searchsorted(ends, allocations.born[rows], side="right")
+    under_way = rows[step == len(ends)]
     rows, step = rows[step < len(ends)], step[step < len(ends)]
     sizes = allocations.requested_bytes[rows]
     size_bytes = int(sizes.sum())
     is_computed = allocations.born[rows] < starts[step]
     computed = np.bincount(step[is_computed], weights=sizes[is_computed], minlength=len(ends))
     steps = int((computed > _LEAST_COMPUTED * size_bytes / len(ends)).sum())
-    if steps < chain.fewest or size_bytes < _LEAST_SHARE * heap.requested_bytes:
+    if chain.counts_next:
+        # The same calls once more, after the last derivative, are the next step's.
+        is_next = np.isin(allocations.stack[under_way], allocations.stack[rows[is_computed]])
+        repeated = steps + bool(is_next.any())
+    else:
+        repeated = steps
+    if repeated < chain.fewest or size_bytes < _LEAST_SHARE * heap.requested_bytes:
         return
     if given_up_since(scene, chain.begins) > _MOST_GIVEN_UP * size_bytes:
         return
     saved_bytes = size_bytes - int(np.bincount(step, weights=sizes).max())
+    evidence = [
+        "with create_graph=True a derivative has a graph of its own, and keeps that of its step"
+    ]
+    takes_signs = _takes_signs(scene)
+    if takes_signs:
+        evidence.append(
+            "of the derivatives only the signs are used, and sign() passes no gradient on"
+        )
     yield Finding(
         id="retained_graph",
-        verdict=chain.verdict,
+        verdict=Verdict.LIKELY if takes_signs else chain.verdict,
         title=f"{part_of_heap(size_bytes, heap)} are graphs of {steps} steps that asked"
         f" torch.autograd.grad for a derivative: {chain.keeper}",
         bytes=saved_bytes,
         place=view.place_of_block(int(rows[is_computed][np.argmax(sizes[is_computed])])),
-        evidence=(
-            "with create_graph=True a derivative has a graph of its own, and keeps that of its step",
-        ),
+        evidence=tuple(evidence),
         fix=f"{chain.unless}, {chain.remedy} (about {format_size(saved_bytes)} less)",
         extent=Extent(scene.advice_event, rows),
     )
+
+
+def _takes_signs(scene: Scene) -> bool:
+    """Whether a line that holds much takes signs, as attacks do of a gradient by an image."""
+    failure = scene.ending_failure
+    return failure is not None and any(map(_SIGNS.search, failure.source.values()))
 
 
 def _chain(scene: Scene) -> _Chain | None:
@@ -128,22 +155,30 @@ def _chain(scene: Scene) -> _Chain | None:
         return _by_input(spans, begins, may_be_meant=False)
     if len(cuts):
         return _beyond_usual(scene, spans, cuts)
-    may_train = _may_train(scene)
+    may_be_training = may_train(scene.view)
     if len(weight_sizes) and not any(is_by_weights):
-        return _by_input(spans, begins, may_be_meant=may_train)
-    return None if may_train else _Chain(spans, _FEWEST, begins)
+        return _by_input(spans, begins, may_be_meant=may_be_training)
+    if may_be_training:
+        return None
+    if len(weight_sizes):
+        return _Chain(spans, _FEWEST, begins)
+    return _by_input(spans, begins, may_be_meant=False, fewest=_FEWEST_WITHOUT_WEIGHTS)
 
 
-def _by_input(spans: NDArray[np.int64], begins: int, *, may_be_meant: bool) -> _Chain:
+def _by_input(
+    spans: NDArray[np.int64], begins: int, *, may_be_meant: bool, fewest: int = _FEWEST_BY_INPUT
+) -> _Chain:
     """Derivatives by what a model is asked about: a sampler, an attack, a simulation.
 
     Args:
         may_be_meant: whether a first step of training may be to go through all of them.
+        fewest: from how many on they are too many to be meant.
     """
     return _Chain(
         spans,
-        _FEWEST_BY_INPUT,
+        fewest,
         begins,
+        counts_next=True,
         verdict=Verdict.POSSIBLE if may_be_meant else Verdict.LIKELY,
         keeper="create_graph=True has each step keep its graph, and the next builds on it",
         unless="unless a loss is made of these derivatives, or one backward pass is to go through all these steps",
@@ -257,14 +292,6 @@ def _tasks(scene: Scene, spans: NDArray[np.int64]) -> list[NDArray[np.int64]]:
     tasks = np.split(spans, np.flatnonzero(pauses > _LONGER * pauses.min()) + 1)
     lengths = {len(task) for task in tasks[:-1]}
     return tasks if len(lengths) == 1 and len(tasks[-1]) <= len(tasks[0]) else []
-
-
-def _may_train(scene: Scene) -> bool:
-    """Whether the program has an optimizer, as far as is known."""
-    table = scene.view.names.table
-    if table is None or optimizer_works(scene.trace, scene.view.phases):
-        return True
-    return bool((table.use == ParameterUse.STEPPED).any())
 
 
 def given_up_since(scene: Scene, event: int) -> int:

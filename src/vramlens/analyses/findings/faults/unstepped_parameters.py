@@ -15,12 +15,14 @@ from vramlens.analyses.finding import Finding
 from vramlens.analyses.findings.usage import part_of_heap
 from vramlens.analyses.scene import Scene
 from vramlens.ground.verdict import Verdict
-from vramlens.trace import TensorKind
+from vramlens.trace import ParameterUse, TensorKind
 from vramlens.units import format_size
 
 _MOST_MODULES = 3
 _COMPUTED = (Category.ACTIVATIONS, Category.TEMPORARIES, Category.OTHER)
 """What a module computes: of a pass that did not end nobody knows what a backward pass would have used."""
+_FEWEST_OF_COPY = 4
+"""Parameters: a few may have equal sizes by chance."""
 _PARTS_AT_ONCE = 2
 """Without a graph an operator's input and output are there all the same."""
 
@@ -90,10 +92,21 @@ def _activations(scene: Scene, uses: ParameterUses) -> NDArray[np.int64]:
     requested = np.flatnonzero(is_of_pass & is_unstepped[modules.module])
     if len(rows) < LEAST_KEPT_SHARE * len(requested):
         return rows[:0]
-    if not is_before.any():
+    if not is_before.any() or _is_copy(scene, uses):
         return rows
     second_pass = pass_starts(modules, requested)[1:2]
     return np.asarray(rows[allocations.born[rows] < allocations.born[second_pass].max(initial=0)])
+
+
+def _is_copy(scene: Scene, uses: ParameterUses) -> bool:
+    """Whether these parameters have the sizes of those that are trained, one by one: a copy of the model (a
+    reference, a teacher) is given what the model is given, and none of its results.
+    """
+    names, sizes = scene.view.names, scene.device.allocations.requested_bytes
+    parameters = np.intersect1d(scene.advice_rows, names.of_kind(TensorKind.PARAMETER))
+    stepped = parameters[names.use[parameters] == ParameterUse.STEPPED]
+    is_whole = len(stepped) >= _FEWEST_OF_COPY
+    return is_whole and np.array_equal(sizes[np.sort(uses.unstepped_rows)], sizes[stepped])
 
 
 def _freeze(modules: tuple[str, ...]) -> str:

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
+from numpy.typing import NDArray
 
+from vramlens.analyses.attribution.categories import Category
 from vramlens.analyses.attribution.training import Training
 from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.findings.usage import part_of_heap
 from vramlens.analyses.scene import Scene
 from vramlens.ground.verdict import Verdict
+from vramlens.trace import TensorKind
 from vramlens.units import format_size
 
 _LEAST_SHARE = 0.5
@@ -28,14 +31,14 @@ def kept_from_start(scene: Scene) -> Iterator[Finding]:
         return
     allocations, heap = scene.device.allocations, scene.advice_heap
     first_pass = int(allocations.born[view.modules.marked].min())
-    born = allocations.born[scene.program_rows]
-    early = scene.program_rows[(born >= 0) & (born < first_pass)]
+    rows = np.union1d(scene.program_rows, _of_variables(scene))
+    early = rows[(allocations.born[rows] >= 0) & (allocations.born[rows] < first_pass)]
     largest = early[np.argsort(allocations.requested_bytes[early])[::-1][:_MOST_TENSORS]]
     size_bytes = int(allocations.requested_bytes[largest].sum())
     if not size_bytes or size_bytes < _LEAST_SHARE * heap.requested_bytes:
         return
     is_much = allocations.requested_bytes[largest] >= _MUCH * size_bytes
-    names = ", ".join(view.names.name(row) for row in largest[is_much].tolist())
+    names = ", ".join(_in_words(view.names.name(row)) for row in largest[is_much].tolist())
     yield Finding(
         id="kept_from_start",
         # A server's store has to be on the GPU.
@@ -49,3 +52,16 @@ def kept_from_start(scene: Scene) -> Iterator[Finding]:
         f" too) and move only these: x[i].to(device) (up to {format_size(size_bytes)} less)",
         extent=Extent(scene.advice_event, np.sort(largest)),
     )
+
+
+def _of_variables(scene: Scene) -> NDArray[np.int64]:
+    """What is alive then and named by its shape alone, as what a function's variable keeps is."""
+    names, rows = scene.view.names, scene.advice_rows
+    is_other = scene.view.categories.category[rows] == Category.OTHER
+    return np.intersect1d(rows[is_other & ~names.placed[rows]], names.of_kind(TensorKind.TENSOR))
+
+
+def _in_words(name: str) -> str:
+    """A name; of one that is a shape alone, words."""
+    shape = name.removesuffix(" tensor")
+    return name if shape == name else f"the tensor of {shape}"

@@ -33,6 +33,8 @@ _NOBODYS = ("list", "tuple", "deque")
 _OF_CHECKPOINTS = "_CheckpointFrame."
 """PyTorch's own: what a checkpoint has computed again for the backward pass that runs."""
 _NOBODYS_DICTS = ("dict", "defaultdict", "OrderedDict")
+_LOCAL = "local of "
+"""Begins the name of what a function's variable keeps."""
 _AVERAGE = re.compile(
     r"(?:^|[._])(?:ema|Ema|EMA|avg)(?![a-z])|[Ss]hadow|[Aa]verage|[Mm]omentum|[Tt]eacher"
 )
@@ -84,7 +86,7 @@ class _Store:
     @property
     def in_words(self) -> str:
         """Its name, with an article where that is none of the program's."""
-        if self.name in _NOBODYS_DICTS:
+        if self.name in _NOBODYS_DICTS or self.name.startswith(_LOCAL):
             return with_article(self.name)
         return f"the {self.name}" if _CACHE.match(self.name) else self.name
 
@@ -175,8 +177,19 @@ def _judged(scene: Scene, store: _Store) -> tuple[Verdict, str, str]:
     if _are_outputs(scene, store):
         return Verdict.LIKELY, "each pass leaves its results there, and no graph", remedy
     if _is_moved_data(scene, store):
-        return Verdict.LIKELY, "it was moved to the GPU before any model ran: it is data", remedy
+        return Verdict.LIKELY, *_of_data(scene, remedy)
     return Verdict.POSSIBLE, "", remedy
+
+
+def _of_data(scene: Scene, remedy: str) -> tuple[str, str]:
+    """What says that it is data, and what to change: data that a model waits for is needed soon."""
+    if not scene.view.modules.marked.any():
+        return "it was moved to the GPU before any model ran: it is data", remedy
+    return (
+        "no model ran while they were moved to the GPU: they are data for passes to come",
+        "move only 2 to 4 of them ahead of their use: look at the condition of the loop that moves them; or"
+        " keep them on the CPU until then",
+    )
 
 
 def _stores(scene: Scene) -> Iterator[_Store]:
@@ -272,10 +285,10 @@ def _are_outputs(scene: Scene, store: _Store) -> bool:
 
 def _is_moved_data(scene: Scene, store: _Store) -> bool:
     """Whether the failed line moves tensors to the GPU into the store, nearly all is there, and no model
-    has run. What is made there, such as a cache of keys, may have to be.
+    ran since the first of them. What is made there, such as a cache of keys, may have to be.
     """
-    request = scene.ending_request
-    if request is None or scene.view.modules.marked.any():
+    request, begins = scene.ending_request, scene.device.allocations.born[store.rows].min()
+    if request is None or (scene.pass_begins > begins).any():
         return False
     place = scene.view.place_of_stack(request.stack)
     is_all = store.size_bytes >= _MOSTLY * scene.advice_heap.requested_bytes
