@@ -130,8 +130,8 @@ def _without_optimizer(
     turns = [np.searchsorted(starts, kept_rows, side="right")]
     if view.steps.source == PATTERN:
         turns.append(view.step[kept_rows])
-    most = max(_turns_of_a_module(view.modules.module[kept_rows], turn) for turn in turns)
-    return WaitingPasses(most, None, may_train=False) if most >= _FEWEST_PASSES else waiting
+    count = max(_turns_of_a_module(view.modules.module[kept_rows], turn) for turn in turns)
+    return WaitingPasses(count, None, may_train=False) if count >= _FEWEST_PASSES else waiting
 
 
 def _turns_of_a_module(module: NDArray[np.int64], turn: NDArray[np.int64]) -> int:

@@ -13,7 +13,7 @@ from vramlens.analyses.attribution.phases import MODULE_CALL
 from vramlens.analyses.evaluation_passes import Evaluation, given_up_to_backward
 from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding, Place
-from vramlens.analyses.findings.faults.derivative_graphs import derivatives_after
+from vramlens.analyses.findings.faults.graphs.derivative_graphs import derivatives_after
 from vramlens.analyses.scene import Scene
 from vramlens.ground.verdict import Verdict
 from vramlens.trace import NO_STACK

@@ -13,6 +13,10 @@ from vramlens.analyses.findings.failure_remedies import (
     unconsumed_forward,
 )
 from vramlens.analyses.findings.faults.double_precision import double_precision
+from vramlens.analyses.findings.faults.graphs.losses_before_backward import losses_before_backward
+from vramlens.analyses.findings.faults.graphs.one_checkpoint import one_checkpoint
+from vramlens.analyses.findings.faults.graphs.retained_graph import retained_graph
+from vramlens.analyses.findings.faults.graphs.solver_steps import solver_steps
 from vramlens.analyses.findings.faults.idle_experts import idle_experts
 from vramlens.analyses.findings.faults.kept.finished_models import finished_models
 from vramlens.analyses.findings.faults.kept.frozen_twins import frozen_twins
@@ -24,7 +28,6 @@ from vramlens.analyses.findings.faults.kept.retry_in_except import retry_in_exce
 from vramlens.analyses.findings.faults.kept.unused_cache import unused_cache
 from vramlens.analyses.findings.faults.larger_inputs import larger_inputs
 from vramlens.analyses.findings.faults.lbfgs_pairs import lbfgs_history
-from vramlens.analyses.findings.faults.losses_before_backward import losses_before_backward
 from vramlens.analyses.findings.faults.optimizer_list import optimizer_list
 from vramlens.analyses.findings.faults.padded_columns import padded_columns
 from vramlens.analyses.findings.faults.requests.concatenated_copy import concatenated_copy
@@ -34,8 +37,6 @@ from vramlens.analyses.findings.faults.requests.dense_embedding_gradient import 
 )
 from vramlens.analyses.findings.faults.requests.large_request import request_too_large
 from vramlens.analyses.findings.faults.requests.rebuilt_collection import rebuilt_collection
-from vramlens.analyses.findings.faults.retained_graph import retained_graph
-from vramlens.analyses.findings.faults.solver_steps import solver_steps
 from vramlens.analyses.findings.faults.unlabeled_positions import unlabeled_positions
 from vramlens.analyses.findings.faults.unstepped_parameters import unstepped_parameters
 from vramlens.analyses.findings.faults.vectorized_transform import vectorized_transform
@@ -99,6 +100,12 @@ FROM_RECORDING: tuple[FindingRow[Scene], ...] = (
     FindingRow(
         id="retained_graph",
         find=retained_graph,
+        is_mended_in_code=True,
+        takes_place_of="activations",
+    ),
+    FindingRow(
+        id="one_checkpoint",
+        find=one_checkpoint,
         is_mended_in_code=True,
         takes_place_of="activations",
     ),

@@ -28,8 +28,8 @@ def ignored_labels(tables: Iterable[BatchTable]) -> dict[str, int] | None:
             for table in tables
             if table.item_bytes in _TYPES
         )
-        most = max(labels, key=lambda entry: entry["ignored"], default=None)
-        return most if most is not None and most["ignored"] else None
+        batch = max(labels, key=lambda entry: entry["ignored"], default=None)
+        return batch if batch is not None and batch["ignored"] else None
     return None
 
 

@@ -55,6 +55,9 @@ CALLS = {
     "candidates = target[sample, index]": "one matrix product",
     "messages = x[g.src] * g.weight[:, None]": "torch.sparse.mm",
     "return weight * x[src]": "torch.sparse.mm",
+    "x[:, None] * y[None]": "torch.einsum",
+    "dA = torch.exp(delta.unsqueeze(-1) * A)": "as a scan over time steps does",
+    "(delta * u).unsqueeze(-1) * B.unsqueeze(2)": "as a scan over time steps does",
     "torch.eye(classes, device=device)[labels]": "class numbers",
     'torch.einsum("bi,bj,bk->ijk", a, b, c)': "opt_einsum",
     "x.unsqueeze(1).expand(-1, n, -1).contiguous()": "leave it a view",
@@ -101,7 +104,6 @@ HARMLESS = (
     "x[src] + x[dst]",
     "x[2:n] * y",
     "total == x[src]",
-    "x[:, None] * y[None]",
     "x @ self.weight",
     "q @ k.transpose(-2, -1)",
     "softmax(q @ k.T)",
@@ -243,6 +245,10 @@ def test_rows_that_are_picked_more_than_once(tmp_path: Path, mib: int, is_told: 
     assert (finding is not None) == is_told
     if finding is not None:
         assert finding.bytes == mib << 20
+
+
+def test_a_mask_with_one_more_dimension_makes_nothing_larger(tmp_path: Path) -> None:
+    assert told(tmp_path, "hidden * mask.unsqueeze(-1)", mib=1000) is None
 
 
 @pytest.mark.parametrize(("layers", "first"), [(0, "process_limit"), (1, "costly_expression")])

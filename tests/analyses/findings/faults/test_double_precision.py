@@ -38,7 +38,7 @@ def test_what_a_buffer_widens(
     finding = finding_of(run.fails("loss", mib, tmp_path), "double_precision")
     assert (finding is not None) == is_told
     if finding is not None:
-        assert finding.bytes == 256 * MIB  # half of what two of them take
+        assert finding.bytes == 3 * 128 * MIB  # half of two of them, and of the request
         assert "convert Prior.offset to single precision" in (finding.fix or "")
 
 

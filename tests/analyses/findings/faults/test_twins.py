@@ -151,6 +151,25 @@ def test_a_pipelines_micro_batches_in_flight_wait_for_passes_of_their_own(tmp_pa
     assert finding_of(run.fails("layer", 60, tmp_path), "retained_graph") is None
 
 
+@pytest.mark.parametrize(("kept", "is_told"), [(12, True), (2, False)])
+def test_the_graph_of_a_step_that_is_over(tmp_path: Path, kept: int, *, is_told: bool) -> None:
+    """Its last backward pass retained it; one or two tensors are results that a variable keeps."""
+    run = made()
+    run.asks("weights", 20)
+    for step in range(3):
+        results = [run.asks("layer", 50) for _ in range(12)]
+        run.frees(run.asks("backward", 20))
+        run.frees(*results[kept:] if step == 2 else results)
+        run.frees(run.asks("optimizer", 5))
+    for _ in range(4):
+        run.asks("layer", 50)
+    finding = finding_of(run.fails("layer", 60, tmp_path), "retained_graph")
+    assert (finding is not None) == is_told
+    if finding is not None:
+        assert finding.bytes == 12 * 50 << 20
+        assert "retain_graph=True out of the last backward()" in (finding.fix or "")
+
+
 # Requests
 
 

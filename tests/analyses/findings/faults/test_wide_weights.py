@@ -50,3 +50,33 @@ def test_weights_that_nothing_trains(
         assert finding.bytes == 500 << 20
         assert finding.title.startswith("1000.00 MiB (")
         assert "dtype=torch.bfloat16" in (finding.fix or "")
+
+
+@pytest.mark.parametrize(
+    ("use", "part", "instead"),
+    [
+        ("frozen", "weights", "dtype=torch.bfloat16"),
+        ("frozen", "cast", "leave prepare_model_for_kbit_training out"),
+        ("stepped", "weights", None),
+    ],
+)
+def test_frozen_weights_beside_adapters(
+    tmp_path: Path, use: str, part: str, instead: str | None
+) -> None:
+    """Also while they are trained: what the optimizer has is small."""
+    peft = "/env/site-packages/peft/utils/other.py"
+    cast = ((peft, 150, "prepare_model_for_kbit_training"), (USER, 6, "adapt"))
+    run = MadeRun({**FRAMES, "cast": cast})
+    for number in range(10):
+        run.asks(
+            part, 100, name=f"model.{number}.weight", kind="parameter", dtype="float32", use=use
+        )
+    run.asks("weights", 5, name="model.a", kind="parameter", dtype="float32", use="stepped")
+    for layer in range(10):
+        run.asks("layer", 10, module=f"model.{layer}")
+    run.frees(run.asks("backward", 5))
+    finding = finding_of(run.fails("layer", 60, tmp_path), "wide_weights")
+    assert (finding is None) == (instead is None)
+    if finding is not None and instead is not None:
+        assert finding.verdict == "likely"
+        assert instead in (finding.fix or "")

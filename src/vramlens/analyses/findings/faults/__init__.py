@@ -1,17 +1,14 @@
 """Faults in the code that ran out of memory: each is mended by an edit of a few lines.
 
-derivative_graphs: graphs of derivatives that are kept together.
 double_precision: numbers of twice the usual width.
+graphs: graphs that keep more than the backward pass needs.
 idle_experts: experts that compute rows which nobody sends them.
 kept: what the program is done with, or need not have on the GPU.
 larger_inputs: a pass on inputs several times as large as those before it.
 lbfgs_pairs: vectors that L-BFGS keeps of its iterations.
-losses_before_backward: passes whose losses wait for one backward pass.
 optimizer_list: temporaries that an optimizer makes for all parameters at once, PyTorch's or one's own.
 padded_columns: columns of a batch that are padding in every row.
 requests: requests that it need not make.
-retained_graph: a graph that goes on through several backward passes.
-solver_steps: what a solver of differential equations keeps of all its steps.
 unlabeled_positions: logits of positions that have no label.
 unstepped_parameters: gradients of what no optimizer changes, and the activations for them.
 vectorized_transform: what vmap and Jacobians compute all at once.

@@ -23,7 +23,8 @@ _LEAST_SHARE = 0.5
 
 def double_precision(scene: Scene) -> Iterator[Finding]:
     """Most of what is in use when memory runs out, if its numbers are twice as wide as usual."""
-    if scene.ending_request is None:
+    request = scene.ending_request
+    if request is None:
         return
     heap, shapes = scene.advice_heap, scene.advice_shapes
     known_rows = np.array([row for row, shape in shapes.items() if shape.type in _TYPES], np.int64)
@@ -46,14 +47,16 @@ def double_precision(scene: Scene) -> Iterator[Finding]:
     else:
         reason = "NumPy's arrays are float64, and what is computed from them is, too"
         remedy = "convert the inputs to single precision (float32, complex64) as they go to the GPU"
+    is_requested = request.size_bytes in scene.device.allocations.requested_bytes[widened_rows]
+    saved_bytes = (size_bytes + is_requested * request.size_bytes) // 2
     yield Finding(
         id="double_precision",
         verdict=Verdict.LIKELY,
         title=f"{part_of_heap(size_bytes, heap)} are in double precision ({wide_type})",
-        bytes=size_bytes // 2,
+        bytes=saved_bytes,
         place=scene.view.place_of_block(largest),
         evidence=(reason, f"the largest takes {format_size(int(sizes.max()))}"),
-        fix=f"unless the result needs it, {remedy} (about {format_size(size_bytes // 2)} less)",
+        fix=f"unless the result needs it, {remedy} (about {format_size(saved_bytes)} less)",
         extent=Extent(scene.advice_event, wide_rows),
     )
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vramlens.analyses.attribution.training import Training
 from vramlens.analyses.extent import Extent
@@ -12,35 +14,65 @@ from vramlens.analyses.finding import Finding
 from vramlens.analyses.findings.usage import part_of_heap
 from vramlens.analyses.scene import Scene
 from vramlens.ground.verdict import Verdict
-from vramlens.trace import TensorKind
+from vramlens.trace import ParameterUse, TensorKind
 from vramlens.units import format_size
 
 _LEAST_SHARE = 0.5
+_CASTS = re.compile(r"peft[/\\]utils[/\\]other\.py:prepare_model_for_kbit_training$")
+"""peft: converts all parameters that are not quantized."""
 
 
 def wide_weights(scene: Scene) -> Iterator[Finding]:
-    """Parameters in float32, if they are most of what is in use when memory runs out, and no backward pass
-    ran: likely where a model has run.
+    """Parameters in float32, if they are most of what is in use when memory runs out, and nothing trains
+    them: no backward pass ran, or they are frozen. Likely where a model has run, and where they are frozen
+    beside parameters that an optimizer has.
     """
     view, heap = scene.view, scene.advice_heap
-    if scene.ending_request is None or len(view.phases.span_start):
+    if scene.ending_request is None:
         return
-    rows = np.intersect1d(view.names.of_type(("float32",), TensorKind.PARAMETER), scene.advice_rows)
-    size_bytes = int(scene.device.allocations.requested_bytes[rows].sum())
-    if not size_bytes or size_bytes < _LEAST_SHARE * heap.requested_bytes:
+    float32 = view.names.of_type(("float32",), TensorKind.PARAMETER)
+    rows = np.intersect1d(float32, scene.advice_rows)
+    frozen = rows[view.names.use[rows] == ParameterUse.FROZEN]
+    least_bytes = max(_LEAST_SHARE * heap.requested_bytes, 1)
+    are_frozen = _bytes(scene, frozen) >= least_bytes
+    if are_frozen:
+        rows = frozen
+    elif len(view.phases.span_start) or _bytes(scene, rows) < least_bytes:
         return
+    size_bytes = _bytes(scene, rows)
     is_served = view.training == Training.ABSENT and bool(view.modules.marked.any())
     yield Finding(
         id="wide_weights",
-        verdict=Verdict.LIKELY if is_served else Verdict.POSSIBLE,
+        verdict=Verdict.LIKELY if is_served or are_frozen else Verdict.POSSIBLE,
         title=f"{part_of_heap(size_bytes, heap)} are weights in float32, PyTorch's default",
         bytes=size_bytes // 2,
         place=view.place_of_block(int(rows[0])),
-        evidence=("no backward pass ran: a model that only answers works with numbers of 16 bits",)
-        if is_served
-        else ("no backward pass ran yet",),
-        fix="load the weights in bfloat16 (dtype=torch.bfloat16 for from_pretrained; else"
-        " model.to(torch.bfloat16) before it is moved to the GPU): results are rounded to 8 bits, and"
-        f" about {format_size(size_bytes // 2)} less are in use",
+        evidence=(_reason(is_served=is_served, are_frozen=are_frozen),),
+        fix=f"{_remedy(scene, rows)} (about {format_size(size_bytes // 2)} less)",
         extent=Extent(scene.advice_event, rows),
+    )
+
+
+def _bytes(scene: Scene, rows: NDArray[np.int64]) -> int:
+    return int(scene.device.allocations.requested_bytes[rows].sum())
+
+
+def _reason(*, is_served: bool, are_frozen: bool) -> str:
+    if are_frozen:
+        return "they are frozen: only what an optimizer changes needs numbers of 32 bits"
+    if is_served:
+        return "no backward pass ran: a model that only answers works with numbers of 16 bits"
+    return "no backward pass ran yet"
+
+
+def _remedy(scene: Scene, rows: NDArray[np.int64]) -> str:
+    is_cast = scene.trace.stacks.within(_CASTS, scene.device.allocations.stack[rows])
+    if 2 * is_cast.sum() > len(rows):
+        return (
+            "leave prepare_model_for_kbit_training out where the model is not quantized: it converts all"
+            " weights to float32, and get_peft_model freezes them without it"
+        )
+    return (
+        "load the weights in bfloat16 (dtype=torch.bfloat16 for from_pretrained; else"
+        " model.to(torch.bfloat16) before it is moved to the GPU): results are rounded to 8 bits"
     )

@@ -59,7 +59,8 @@ _ROWS = r"[\w.]+\[(?!None\b)[^\[\]:]+\]|[\w.]+\.index_select\([^()]*\)"
 """Rows that an index picks. (One that is no tensor makes a view, and asks for nothing.)"""
 _WEIGHT = r"(?:[\w.]*[._])?(?:weights?(?:_\w+)?|W|kernels?)(?:\.data)?"
 """A layer's weight, as programs call it."""
-_WITH_AXIS = r"[\w.]+(?:\[[^\]]*None[^\]]*\]|\.unsqueeze\([^()]*\))"
+_NEW_AXIS = r"(?:\[[^\]]*None[^\]]*\]|\.unsqueeze\([^()]*\))"
+_WITH_AXIS = rf"[\w.]+{_NEW_AXIS}"
 """A tensor with one more dimension, over which it is repeated."""
 _ASSIGNED = re.compile(r"^(?:return\s+|[\w.,\s\[\]]+(?<![=!<>])=(?!=)\s*)")
 """What stands before the value of a statement."""
@@ -289,6 +290,13 @@ _USES = (
         "if the products are then summed over another index (index_add, scatter_add, a layer's aggregate),"
         " a sparse product does both without them: torch.sparse.mm(adjacency, x); else do a part of the"
         " index at a time",
+    ),
+    _of_rows(
+        rf"{_NEW_AXIS}\s*\*|\*\s*{_WITH_AXIS}",
+        "makes a product for each pair of entries",
+        "if a loop uses one slice of it at a time, as a scan over time steps does, compute that slice in the loop;"
+        " if it is added up over an index, torch.einsum or @ makes the sums alone; else take a part of the rows"
+        " at a time",
     ),
     _of_rows(
         rf"^(?![\w.]*(?:emb|tok|wte|wpe|table)){_WEIGHT}\[(?!None\b)[^\[\]:]+\]$",

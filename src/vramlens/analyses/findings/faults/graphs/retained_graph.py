@@ -1,4 +1,6 @@
-"""A graph that goes on through several backward passes: a state that is not detached between them."""
+"""A graph that goes on through several backward passes, a state that is not detached between them; or one that
+outlives its step, as its last backward pass retained it.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +9,14 @@ from collections.abc import Iterator
 import numpy as np
 
 from vramlens.analyses.attribution.categories import Category
+from vramlens.analyses.attribution.steps import PATTERN
 from vramlens.analyses.attribution.training import BACKWARD_FRAME
 from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
-from vramlens.analyses.findings.faults.derivative_graphs import derivative_graphs, given_up_since
+from vramlens.analyses.findings.faults.graphs.derivative_graphs import (
+    derivative_graphs,
+    given_up_since,
+)
 from vramlens.analyses.findings.usage import part_of_heap
 from vramlens.analyses.scene import Scene
 from vramlens.ground.verdict import Verdict
@@ -22,6 +28,10 @@ _MOST_GIVEN_UP = 0.5
 """Of what they left, that those passes gave back."""
 _LEAST_OF_A_PASS, _LEAST_SHARE = 0.04, 0.4
 """Of what is in use: of each of these passes, and of all together."""
+_FEWEST_OF_GRAPH = 8
+"""Tensors of a graph: one or two are results that a variable keeps."""
+_LEAST_OF_STEP = 0.25
+"""Of what is in use: of the graph of a step that is over."""
 
 
 def retained_graph(scene: Scene) -> Iterator[Finding]:
@@ -30,8 +40,8 @@ def retained_graph(scene: Scene) -> Iterator[Finding]:
     """
     if scene.ending_request is None:
         return
-    findings = list(_left_by_backward(scene)) or derivative_graphs(scene)
-    yield from findings
+    findings = list(_left_by_backward(scene)) or list(_left_by_step(scene))
+    yield from findings or derivative_graphs(scene)
 
 
 def _left_by_backward(scene: Scene) -> Iterator[Finding]:
@@ -66,6 +76,39 @@ def _left_by_backward(scene: Scene) -> Iterator[Finding]:
         fix="detach what goes from one pass to the next (state = state.detach()), and call backward()"
         " without retain_graph=True: gradients then reach back to that cut (up to"
         f" {format_size(size_bytes)} less)",
+        extent=Extent(scene.advice_event, rows),
+    )
+
+
+def _left_by_step(scene: Scene) -> Iterator[Finding]:
+    """The graph of a step that is over, and whose backward passes gave hardly anything of it up."""
+    view, allocations, heap = scene.view, scene.device.allocations, scene.advice_heap
+    ends = view.phases.span_end[view.phases.span_end < scene.advice_event]
+    starts = view.steps.starts[view.steps.starts <= scene.advice_event]
+    if view.steps.source == PATTERN or len(starts) < 2 or not (ends < starts[-1]).any():
+        return
+    rows = scene.advice_rows
+    is_activation = view.categories.category[rows] == Category.ACTIVATIONS
+    is_over = allocations.born[rows] < min(starts[-1], ends[ends < starts[-1]].max())
+    rows = rows[is_activation & is_over & ~view.names.placed[rows]]
+    size_bytes = int(allocations.requested_bytes[rows].sum())
+    if len(rows) < _FEWEST_OF_GRAPH or size_bytes < _LEAST_OF_STEP * heap.requested_bytes:
+        return
+    if given_up_since(scene, int(allocations.born[rows].min())) > _MOST_GIVEN_UP * size_bytes:
+        return
+    yield Finding(
+        id="retained_graph",
+        verdict=Verdict.LIKELY,
+        title=f"{part_of_heap(size_bytes, heap)} are activations of a step that has ended: its backward pass"
+        " retained the graph",
+        bytes=size_bytes,
+        place=view.place_of_block(int(rows[np.argmax(allocations.requested_bytes[rows])])),
+        evidence=(
+            "a backward pass frees its graph, unless it is called with retain_graph=True; then the loss keeps"
+            " it, until the next one is computed",
+        ),
+        fix="leave retain_graph=True out of the last backward() of a step; where each loss has its own call, add"
+        f" the losses up and call it once (about {format_size(size_bytes)} less)",
         extent=Extent(scene.advice_event, rows),
     )
 

@@ -1,0 +1,8 @@
+"""Graphs that keep more than the backward pass needs.
+
+derivative_graphs: graphs of derivatives that are kept together.
+losses_before_backward: passes whose losses wait for one backward pass.
+one_checkpoint: one checkpoint around all layers, which are computed again at once.
+retained_graph: a graph that goes on through several backward passes, or outlives its step.
+solver_steps: what a solver of differential equations keeps of all its steps.
+"""
