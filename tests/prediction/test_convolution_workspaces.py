@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import lzma
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+
+from vramlens.units import MIB
 
 torch = pytest.importorskip("torch")
 
@@ -369,3 +374,42 @@ def test_a_pointwise_gradient_with_channels_last_is_made_of_partial_sums(
 ) -> None:
     call = convolution(images, inputs, outputs, (side, side), kernel=1, is_last=True)
     assert call.bytes_of_weight_gradient == partial_sums * call.weight.nbytes
+
+
+def test_convolutions_in_groups() -> None:
+    """Of 256 that an H200 ran: within 5% or a MiB. Which algorithm cuDNN takes is not known beforehand."""
+    path = Path(__file__).parents[2] / "benchmarks/prediction/few_units_groups.json.xz"
+    rows = json.loads(lzma.decompress(path.read_bytes()))["conv"]
+    right = {"result": 0, "gradients": 0}
+    for row in rows:
+        call = in_groups(row)
+        gradients = max(call.bytes_of_input_gradient, call.bytes_of_weight_gradient)
+        right["result"] += is_near(call.bytes_of_result, row["forward"])
+        right["gradients"] += is_near(gradients, row["backward"])
+    assert len(rows) == 256
+    assert right == {"result": 186, "gradients": 163}
+
+
+def in_groups(row: dict[str, Any]) -> Any:
+    """A convolution that was measured, without values."""
+    from vramlens.prediction.kernels.convolutions.convolution import Convolution
+
+    images, inputs, outputs, size, kernel, stride, _, groups = row["shape"]
+    form = torch.channels_last if row["last"] else torch.contiguous_format
+    tensor, weight, output = (
+        torch.empty(sizes, dtype=getattr(torch, row["dtype"][6:]), device="meta").to(
+            memory_format=form
+        )
+        for sizes in (
+            (images, inputs, size, size),
+            (outputs, inputs // groups, kernel, kernel),
+            (images, outputs, size, size),
+        )
+    )
+    return Convolution(tensor, weight, output, stride, groups, is_transposed=False)
+
+
+def is_near(predicted_bytes: int, requests: list[int]) -> bool:
+    """Whether that is near the largest of what was asked for and given back."""
+    largest = max((size for size in requests if size > 0 and -size in requests), default=0)
+    return abs(predicted_bytes - largest) <= max(0.05 * largest, MIB)

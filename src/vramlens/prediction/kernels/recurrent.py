@@ -94,11 +94,12 @@ def _layer(runner: OperatorRunner, plain: Callable[..., Any], mode: int) -> Call
 
 
 def _cast(tensor: Any, weights: Any) -> tuple[Any, Any, Any | None]:
-    """The input and the weights as autocast takes them, and what stands for their one buffer; None
-    where the weights do not lie in one (_cudnn_rnn_cast_reflatten in cudnn/AutocastRNN.cpp).
+    """The input and the weights as autocast takes them, in float16 whatever its own type is, and what
+    stands for their one buffer; None where the weights do not lie in one (_cudnn_rnn_cast_reflatten in
+    cudnn/AutocastRNN.cpp).
     """
     if torch.is_autocast_enabled("cuda"):
-        dtype = torch.get_autocast_dtype("cuda")
+        dtype = torch.float16
         return tensor.to(dtype), [weight.to(dtype) for weight in weights], tensor.new_empty(0)
     is_flat = all(weight.__dict__.get(_IN_ONE_BUFFER) for weight in weights)
     return tensor, weights, tensor.new_empty(0) if is_flat else None
@@ -183,6 +184,7 @@ def call_of(args: Any, *, is_backward: bool) -> RecurrentCall:
         weight_bytes=sum(
             weight.numel() * weight.element_size() for weight in weights if weight.dim() == 2
         ),
+        is_bfloat16=tensor.dtype is torch.bfloat16,
     )
 
 

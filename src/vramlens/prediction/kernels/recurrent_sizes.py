@@ -2,13 +2,13 @@
 
 cuDNN documents neither. Both are as layers asked for them on an H200 (cuDNN 9.19, padded and packed, 32
 and 16 bits; benchmarks/prediction): 288 of 256 and 512 units with inputs of 256 (sweep.json.xz), 336 of
-128, 256 and 384 units with inputs of 96 to 1,024 (recurrent_inputs.json.xz), the three of ``r11_lstm_lm``
-with 400 and 1,150.
+128, 256 and 384 units with inputs of 96 to 1,024 (recurrent_inputs.json.xz), 3,840 of 32 to 256 units with 8 to
+512 samples (few_units_groups.json.xz), the three of ``r11_lstm_lm`` with 400 and 1,150.
 
 A workspace is eight MiB for each layer and direction, a copy of the weights, and numbers for each row
 and each sample. There are two plans for these, and the larger is requested: where the input is wider
-than the state, it is the second. Layers of 96 and 128 units in 32 bits take another algorithm, with some
-16 numbers more for each unit and row.
+than the state, it is the second. Padded layers of up to 192 units in float32 and float16, not in bfloat16,
+take another algorithm, with two plans of its own (CUDNN_RNN_ALGO_PERSIST_STATIC_SMALL_H in cudnn/RNN.cpp).
 """
 
 from __future__ import annotations
@@ -24,9 +24,14 @@ _RESERVE_CONSTANT = 256
 _OF_LAYER, _CONSTANT, _OF_PADDED_SAMPLE = 8 * MIB, 256, 8
 """Bytes of a workspace for each layer and direction, and for each sample where sequences are padded."""
 _STEPS_OF_PART = 16
-_FEW_UNITS, _MORE_OF_FEW = 128, 16
-"""Units of another algorithm in 32 bits, and its numbers for each unit and row beside the others."""
-_WELL_KNOWN_UNITS, _ERROR = 256, 0.06
+_FEW_UNITS = 192
+"""The most of another algorithm; 224 are too many for it."""
+_WHOLE_UNITS, _MOST_SAMPLES = 128, 128
+"""An LSTM in float16 of one layer takes that algorithm with more units, too, where these and its inputs are
+multiples of so many, for so many samples at most (use_persist_common_heuristics in cudnn/RNN.cpp; measured
+with 256 units).
+"""
+_WELL_KNOWN_UNITS, _ERROR = 32, 0.06
 """By how much a workspace may be off from the rule; with few units it may be more than twice it."""
 
 
@@ -40,6 +45,7 @@ class RecurrentCall:
         rows: steps of all samples together; padded_rows: with each sample as long as the longest.
         samples: in a batch.
         size_each: bytes of a number.
+        is_bfloat16: whether these are bfloat16.
         weight_bytes: of the matrices of all layers.
     """
 
@@ -55,6 +61,7 @@ class RecurrentCall:
     samples: int
     size_each: int
     weight_bytes: int
+    is_bfloat16: bool = False
 
     @property
     def reserve_bytes(self) -> int:
@@ -73,8 +80,6 @@ class RecurrentCall:
         numbers = max(plan.numbers(self) for plan in self._plans)
         if self.dropout and self.directions == 1:
             numbers += self.rows * self.units
-        if self._is_of_few_units:
-            numbers += _MORE_OF_FEW * self.rows * self.units
         constant = self.directions * self.layers * _OF_LAYER + self.weight_bytes + _CONSTANT
         if not self.packed:
             constant += self.samples * _OF_PADDED_SAMPLE
@@ -92,6 +97,8 @@ class RecurrentCall:
     @property
     def _plans(self) -> tuple[_Plan, ...]:
         is_two_way = self.directions == 2
+        if self._is_of_few_units:
+            return _PLANS_OF_FEW[self.mode][self.layers > 1, is_two_way]
         plans = _PLANS.get((self.mode, self.packed))
         if plans is None:
             return (_OTHER_PLANS[self.packed, is_two_way],)
@@ -99,8 +106,16 @@ class RecurrentCall:
 
     @property
     def _is_of_few_units(self) -> bool:
-        is_few = self.units <= _FEW_UNITS and self.mode in (_LSTM, _GRU)
-        return is_few and self.size_each == 4 and not self.packed
+        if self.packed or self.is_bfloat16 or self.mode not in _PLANS_OF_FEW:
+            return False
+        return self.units <= _FEW_UNITS or self._is_persistent
+
+    @property
+    def _is_persistent(self) -> bool:
+        is_half_lstm = self.mode == _LSTM and self.size_each < 4
+        is_plain = self.layers == 1 and self.directions == 1 and self.samples <= _MOST_SAMPLES
+        are_whole = self.units % _WHOLE_UNITS == 0 and self.inputs % _WHOLE_UNITS == 0
+        return is_half_lstm and is_plain and are_whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +170,21 @@ _PLANS: dict[tuple[int, bool], dict[tuple[bool, bool], tuple[_Plan, ...]]] = {
         (True, True): (_Plan(10, 0, 10), _Plan(4, 4, 6)),
     },
 }
+_PLANS_OF_FEW: dict[int, dict[tuple[bool, bool], tuple[_Plan, ...]]] = {
+    _LSTM: {
+        (False, False): (_Plan(21, 1, 8), _Plan(15, 3, 12)),
+        (False, True): (_Plan(30, 1, 18), _Plan(18, 6, 26)),
+        (True, False): (_Plan(21, 1, 8), _Plan(16, 3, 12)),
+        (True, True): (_Plan(30, 1, 18), _Plan(20, 6, 26)),
+    },
+    _GRU: {
+        (False, False): (_Plan(18, 2, 6), _Plan(17, 3, 6)),
+        (False, True): (_Plan(24, 2, 14), _Plan(20, 6, 14)),
+        (True, False): (_Plan(19, 2, 6), _Plan(18, 3, 6)),
+        (True, True): (_Plan(26, 2, 14), _Plan(22, 6, 14)),
+    },
+}
+"""Of the algorithm for few units, by mode; then as above."""
 _OTHER_PLANS = {
     (True, False): _Plan(8, 0, 0),
     (True, True): _Plan(14, 0, 0),

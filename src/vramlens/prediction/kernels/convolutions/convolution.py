@@ -28,7 +28,8 @@ convolutions in recordings of programs on an H100 and an H200:
 - a result in 32 bits of a small image whose channels eight does not divide is written as it lies,
   with 33 to 64 of them (odd_channels.json.xz);
 - copies have their channels filled up: to a multiple of eight with 16 bits, of four with 32, but
-  for images of fewer than four (odd_channels.json.xz, to the byte);
+  for images of fewer than four (odd_channels.json.xz, to the byte); in groups, to as many channels in as
+  out, and with channels last only where these differ (few_units_groups.json.xz);
 - few results (8,000 of a channel) have a weight's gradient of one sum with 16 bits, and with 32 bits
   of Winograd's transforms;
 - a volume's result in 32 bits is written as it lies, and only input and weight are copied, where it
@@ -46,7 +47,9 @@ from typing import TYPE_CHECKING, Any
 from vramlens.prediction.kernels.convolutions.filled_up_copies import (
     HEADER_BYTES,
     bytes_of_copies,
+    bytes_of_even_copies,
     bytes_of_odd_copies,
+    bytes_of_uneven_copies,
     multiple_of,
 )
 from vramlens.prediction.kernels.convolutions.pointwise import (
@@ -235,7 +238,8 @@ class Convolution:
         """Of the workspace of the weight's gradient."""
         partial_sum = 4 * int(self.weight.numel())
         partial_sums = min(_USUAL_PARTIAL_SUMS * partial_sum, _MOST_USUAL_BYTES)
-        if self._is_half and (partial_sum > _LARGE_WEIGHT or self._result_points < _FEW_RESULTS):
+        is_whole_sum = partial_sum > _LARGE_WEIGHT or self._result_points < _FEW_RESULTS
+        if (self._is_half and is_whole_sum) or self.groups > 1:
             partial_sums = 0
         if self._is_grouped_point:
             return self.bytes_of_all_copies
@@ -254,7 +258,8 @@ class Convolution:
         plain = self._plain
         if plain is not None and plain.makes_weight_of_transforms:
             return plain.bytes_of_weight_transforms
-        if self.tensor.dtype is torch.float32 and self._result_points < _FEW_RESULTS:
+        is_single = self.groups == 1  # transforms go through all channels
+        if self.tensor.dtype is torch.float32 and is_single and self._result_points < _FEW_RESULTS:
             return self._bytes_of_few_results(partial_sums)
         return self.bytes_of_all_copies + partial_sums
 
@@ -467,17 +472,14 @@ class Convolution:
         return self._copies(fills_inputs=True)
 
     def _copies(self, *, fills_inputs: bool) -> int:
-        is_whole = self.groups == 1
-        return bytes_of_copies(
-            self.tensor,
-            self.weight,
-            self.output,
-            fills_inputs=fills_inputs and is_whole,
-            fills_outputs=is_whole,
-        )
+        if self.groups > 1:
+            return bytes_of_even_copies(self.tensor, self.weight, self.output)
+        return bytes_of_copies(self.tensor, self.weight, self.output, fills_inputs=fills_inputs)
 
     @property
     def _bytes_of_odd_copies(self) -> int:
-        if self._is_point or self.groups > 1:
+        if self._is_point or self.is_depthwise:
             return KERNEL_BYTES
+        if self.groups > 1:
+            return bytes_of_uneven_copies(self.tensor, self.weight, self.output) or KERNEL_BYTES
         return bytes_of_odd_copies(self.tensor, self.weight, self.output) or KERNEL_BYTES

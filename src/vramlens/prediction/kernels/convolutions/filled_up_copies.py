@@ -20,18 +20,42 @@ def multiple_of(tensor: Any) -> int:
     return _MULTIPLE_OF_HALF if is_half(tensor) else _MULTIPLE
 
 
-def bytes_of_copies(
-    tensor: Any, weight: Any, output: Any, *, fills_inputs: bool = True, fills_outputs: bool = True
-) -> int:
+def bytes_of_copies(tensor: Any, weight: Any, output: Any, *, fills_inputs: bool = True) -> int:
     """Of copies of all three tensors.
 
     Args:
-        fills_inputs, fills_outputs: whether these channels are filled up.
+        fills_inputs: whether the input's channels are filled up.
     """
     input_share = _share(tensor) if fills_inputs else (1, 1)
-    output_share = _share(output) if fills_outputs else (1, 1)
+    output_share = _share(output)
     copies = _scaled(bytes_of(tensor), input_share) + _scaled(bytes_of(output), output_share)
     return copies + _scaled(bytes_of(weight), input_share, output_share) + HEADER_BYTES
+
+
+def bytes_of_even_copies(tensor: Any, weight: Any, output: Any) -> int:
+    """Of copies of all three tensors of a convolution in groups: each group has as many channels in as out
+    (few_units_groups.json.xz in benchmarks/prediction).
+    """
+    inputs, outputs = int(tensor.shape[1]), int(output.shape[1])
+    channels = max(inputs, outputs)
+    input_share, output_share = (channels, inputs), (channels, outputs)
+    copies = _scaled(bytes_of(tensor), input_share) + _scaled(bytes_of(output), output_share)
+    return copies + _scaled(bytes_of(weight), input_share, output_share) + HEADER_BYTES
+
+
+def bytes_of_uneven_copies(tensor: Any, weight: Any, output: Any) -> int:
+    """Of copies for such a convolution where channels lie last: of the side with fewer channels, and of the
+    weight; 0 where both sides have as many.
+    """
+    inputs, outputs = int(tensor.shape[1]), int(output.shape[1])
+    if inputs == outputs:
+        return 0
+    channels = max(inputs, outputs)
+    fewer = output if outputs < inputs else tensor
+    copies = _scaled(bytes_of(fewer), (channels, min(inputs, outputs)))
+    return (
+        copies + _scaled(bytes_of(weight), (channels, inputs), (channels, outputs)) + HEADER_BYTES
+    )
 
 
 def bytes_of_odd_copies(tensor: Any, weight: Any, output: Any) -> int:
