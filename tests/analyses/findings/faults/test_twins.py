@@ -151,18 +151,26 @@ def test_a_pipelines_micro_batches_in_flight_wait_for_passes_of_their_own(tmp_pa
     assert finding_of(run.fails("layer", 60, tmp_path), "retained_graph") is None
 
 
-@pytest.mark.parametrize(("kept", "is_told"), [(12, True), (2, False)])
-def test_the_graph_of_a_step_that_is_over(tmp_path: Path, kept: int, *, is_told: bool) -> None:
-    """Its last backward pass retained it; one or two tensors are results that a variable keeps."""
+@pytest.mark.parametrize(
+    ("kept", "module", "is_told"),
+    [
+        (12, "generator.a", True),
+        (2, "generator.a", False),  # results that a variable keeps
+        (12, "judge.a", False),  # another optimizer's step comes before its own backward pass
+    ],
+)
+def test_the_graph_of_a_step_that_is_over(
+    tmp_path: Path, kept: int, module: str, *, is_told: bool
+) -> None:
     run = made()
-    run.asks("weights", 20)
+    run.asks("weights", 20, name="generator.a.weight", kind="parameter")
     for step in range(3):
-        results = [run.asks("layer", 50) for _ in range(12)]
+        results = [run.asks("layer", 50, module="generator.a") for _ in range(12)]
         run.frees(run.asks("backward", 20))
         run.frees(*results[kept:] if step == 2 else results)
         run.frees(run.asks("optimizer", 5))
     for _ in range(4):
-        run.asks("layer", 50)
+        run.asks("layer", 50, module=module)
     finding = finding_of(run.fails("layer", 60, tmp_path), "retained_graph")
     assert (finding is not None) == is_told
     if finding is not None:

@@ -36,7 +36,7 @@ def fails(
     return run.fails("loss", LOGITS, folder, ignored_labels=labels)
 
 
-@pytest.mark.parametrize("head", ["model.lm_head", "model"])
+@pytest.mark.parametrize("head", ["model.lm_head", "model", "bert.cls.predictions.decoder"])
 def test_logits_of_prompts(tmp_path: Path, head: str) -> None:
     answer = fails(tmp_path, ignored=ROWS * 768, head=head)
     finding = finding_of(answer, "unlabeled_positions")
@@ -52,21 +52,22 @@ def test_labels_that_are_one_longer_than_the_logits(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("ignored", "columns", "head"),
+    ("ignored", "columns"),
     [
-        (ROWS * 400, COLUMNS, "model.lm_head"),  # most have one
-        (ROWS * 900, 1000, "model.lm_head"),  # of another batch
+        (ROWS * 400, COLUMNS),  # most have one
+        (ROWS * 900, 1000),  # of another batch
     ],
 )
-def test_what_is_no_such_batch(tmp_path: Path, ignored: int, columns: int, head: str) -> None:
-    answer = fails(tmp_path, ignored=ignored, columns=columns, head=head)
+def test_what_is_no_such_batch(tmp_path: Path, ignored: int, columns: int) -> None:
+    answer = fails(tmp_path, ignored=ignored, columns=columns)
     assert finding_of(answer, "unlabeled_positions") is None
 
 
-def test_layers_before_the_head_need_all_positions(tmp_path: Path) -> None:
+@pytest.mark.parametrize("module", ["mlp", "output"])
+def test_layers_before_the_head_need_all_positions(tmp_path: Path, module: str) -> None:
     run = MadeRun(FRAMES)
     for number in range(3):
-        run.asks("layer", LOGITS, module=f"model.layers.{number}.mlp")
+        run.asks("layer", LOGITS, module=f"model.layers.{number}.{module}")
     labels = {"rows": ROWS, "columns": COLUMNS, "ignored": ROWS * 1000}
     answer = run.fails("layer", LOGITS, tmp_path, ignored_labels=labels)
     assert finding_of(answer, "unlabeled_positions") is None

@@ -38,7 +38,7 @@ def double_precision(scene: Scene) -> Iterator[Finding]:
     largest = int(wide_rows[np.argmax(sizes)])
     wide_type = shapes[largest].type if largest in shapes else _TYPES[0]
     if largest in widened_rows:
-        name = scene.view.names.name(int(wide_inputs[0]))
+        name = _input_of(scene, wide_inputs, largest)
         reason = (
             f"{name} is in double precision, and what is computed with it is, too: it is twice as large"
             " as what goes in"
@@ -59,6 +59,14 @@ def double_precision(scene: Scene) -> Iterator[Finding]:
         fix=f"unless the result needs it, {remedy} (about {format_size(saved_bytes)} less)",
         extent=Extent(scene.advice_event, wide_rows),
     )
+
+
+def _input_of(scene: Scene, wide_inputs: NDArray[np.int64], row: int) -> str:
+    """The wide parameter or buffer of the module that made an allocation."""
+    modules, names = scene.view.modules, scene.view.names
+    owner = modules.paths[modules.module[row]]
+    inputs = map(names.name, wide_inputs.tolist())
+    return next(name for name in inputs if name.rpartition(".")[0] == owner)
 
 
 def _widened(scene: Scene, wide_inputs: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import numpy as np
@@ -21,8 +22,8 @@ _LEAST_SHARE = 0.25
 """Of what is in use with the failed request, that is for such positions."""
 _LEAST_OF_POSITION = 8 * KIB
 """What logits take for one position: 4,000 words in 16 bits."""
-_OF_HEAD = ("", "lm_head", "head", "embed_out", "output", "decoder")
-"""How the layer that makes logits is called; "" where no layer runs."""
+_HEAD = re.compile(r"(?:^|\.)(?:lm_head|predictions)(?:\.decoder)?$|(?:^|\.)(?:head|embed_out)$")
+"""How the layer that makes logits is called."""
 
 
 def unlabeled_positions(scene: Scene) -> Iterator[Finding]:
@@ -66,14 +67,12 @@ def _logits(scene: Scene, labels: IgnoredLabels) -> NDArray[np.int64]:
     position.
     """
     modules, rows = scene.view.modules, scene.advice_rows
-    is_head = np.array(["." not in path or _is_head(path) for path in (*modules.paths, "")])
+    is_head = np.array(
+        ["." not in path or bool(_HEAD.search(path)) for path in (*modules.paths, "")]
+    )
     is_of_head = is_head[modules.module[rows]] & ~scene.view.names.placed[rows]
     sizes = scene.device.allocations.requested_bytes[rows]
     return np.asarray(rows[is_of_head & _is_of_positions(sizes, labels)])
-
-
-def _is_head(path: str) -> bool:
-    return path.rpartition(".")[2] in _OF_HEAD
 
 
 def _is_of_positions(sizes: NDArray[np.int64], labels: IgnoredLabels) -> NDArray[np.bool_]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vramlens.analyses.attribution.categories import Category
 from vramlens.analyses.attribution.steps import PATTERN
@@ -81,7 +82,9 @@ def _left_by_backward(scene: Scene) -> Iterator[Finding]:
 
 
 def _left_by_step(scene: Scene) -> Iterator[Finding]:
-    """The graph of a step that is over, and whose backward passes gave hardly anything of it up."""
+    """The graph of a step that is over, and of which hardly anything was given up, though its modules run again
+    by now: what one optimizer's step leaves for another one's does not.
+    """
     view, allocations, heap = scene.view, scene.device.allocations, scene.advice_heap
     ends = view.phases.span_end[view.phases.span_end < scene.advice_event]
     starts = view.steps.starts[view.steps.starts <= scene.advice_event]
@@ -96,21 +99,32 @@ def _left_by_step(scene: Scene) -> Iterator[Finding]:
         return
     if given_up_since(scene, int(allocations.born[rows].min())) > _MOST_GIVEN_UP * size_bytes:
         return
+    if not _runs_again(scene, rows, int(starts[-1])):
+        return
     yield Finding(
         id="retained_graph",
         verdict=Verdict.LIKELY,
-        title=f"{part_of_heap(size_bytes, heap)} are activations of a step that has ended: its backward pass"
-        " retained the graph",
+        title=f"{part_of_heap(size_bytes, heap)} are activations of a step that has ended, beside those of the"
+        " next one",
         bytes=size_bytes,
         place=view.place_of_block(int(rows[np.argmax(allocations.requested_bytes[rows])])),
         evidence=(
-            "a backward pass frees its graph, unless it is called with retain_graph=True; then the loss keeps"
-            " it, until the next one is computed",
+            "a backward pass frees its graph, unless it is called with retain_graph=True; then a loss or a result"
+            " keeps it, until the next one takes its variable",
         ),
-        fix="leave retain_graph=True out of the last backward() of a step; where each loss has its own call, add"
-        f" the losses up and call it once (about {format_size(size_bytes)} less)",
+        fix="leave retain_graph=True out of the last backward() of a step (where each loss has its own call, add"
+        " the losses up and call it once); delete results that no backward pass goes through (about"
+        f" {format_size(size_bytes)} less)",
         extent=Extent(scene.advice_event, rows),
     )
+
+
+def _runs_again(scene: Scene, rows: NDArray[np.int64], event: int) -> bool:
+    """Whether modules that made some of these have run since an event."""
+    modules, born = scene.view.modules, scene.device.allocations.born
+    own = modules.module[rows[modules.marked[rows]]]
+    is_again = modules.marked & np.isin(modules.module, own)
+    return bool((is_again & (born >= event) & (born < scene.advice_event)).any())
 
 
 def _calls_of_backward(scene: Scene, since: int) -> int:
