@@ -23,7 +23,12 @@ LOGITS = ROWS * COLUMNS // 1024 * 32
 
 
 def fails(
-    folder: Path, *, ignored: int, columns: int = COLUMNS, head: str = "model.lm_head"
+    folder: Path,
+    *,
+    ignored: int,
+    columns: int = COLUMNS,
+    head: str = "model.lm_head",
+    loss: str = "",
 ) -> Explanation:
     """The answer where the loss fails."""
     run = MadeRun(FRAMES)
@@ -31,14 +36,22 @@ def fails(
     for number in range(3):
         run.asks("layer", 40, module=f"model.layers.{number}.mlp")  # 40 KiB a position
     run.asks("layer", LOGITS, module=head)
-    run.asks("loss", LOGITS)
+    run.asks("loss", LOGITS, module=loss)
     labels = {"rows": ROWS, "columns": columns, "ignored": ignored}
     return run.fails("loss", LOGITS, folder, ignored_labels=labels)
 
 
-@pytest.mark.parametrize("head", ["model.lm_head", "model", "bert.cls.predictions.decoder"])
-def test_logits_of_prompts(tmp_path: Path, head: str) -> None:
-    answer = fails(tmp_path, ignored=ROWS * 768, head=head)
+@pytest.mark.parametrize(
+    ("head", "loss"),
+    [
+        ("model.lm_head", ""),
+        ("model", "model"),
+        ("bert.cls.predictions.decoder", ""),
+        ("adapted.base.model.lm_head", "adapted.base.model"),  # the model computes its loss itself
+    ],
+)
+def test_logits_of_prompts(tmp_path: Path, head: str, loss: str) -> None:
+    answer = fails(tmp_path, ignored=ROWS * 768, head=head, loss=loss)
     finding = finding_of(answer, "unlabeled_positions")
     assert finding is not None
     assert finding.verdict == "likely"

@@ -63,14 +63,14 @@ def unlabeled_positions(scene: Scene) -> Iterator[Finding]:
 
 
 def _logits(scene: Scene, labels: IgnoredLabels) -> NDArray[np.int64]:
-    """What the model's head, and the program outside of layers, has made of so many numbers for each
-    position.
+    """What the model's head, the module around it, and the program outside of modules have made of so many
+    numbers for each position.
     """
     modules, rows = scene.view.modules, scene.advice_rows
-    is_head = np.array(
-        ["." not in path or bool(_HEAD.search(path)) for path in (*modules.paths, "")]
-    )
-    is_of_head = is_head[modules.module[rows]] & ~scene.view.names.placed[rows]
+    heads = [path for path in modules.paths if _HEAD.search(path)]
+    makers = {*heads, *(path.rpartition(".")[0] for path in heads)}
+    is_maker = np.array(["." not in path or path in makers for path in (*modules.paths, "")])
+    is_of_head = is_maker[modules.module[rows]] & ~scene.view.names.placed[rows]
     sizes = scene.device.allocations.requested_bytes[rows]
     return np.asarray(rows[is_of_head & _is_of_positions(sizes, labels)])
 
