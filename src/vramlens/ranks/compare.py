@@ -133,7 +133,7 @@ def compare(
     desyncs = Desyncs(problems, gone, _ended_by("exit", ordered), _ended_by("sigterm", ordered))
     differences = [*desyncs.differences(), *job.differences()] if is_one_job else []
     differences, notes_of_work = without_own_work(differences)
-    failed = frozenset(rank.rank for rank in failures.failed if rank.failure is not None)
+    failed = frozenset(rank.rank for rank in failures.failed if rank.is_of_memory)
     merged = with_common_factors(_merged(differences, failed), ordered)
     merged = with_rare_steps(with_avoidable_uses(merged, job.ranks), job.ranks)
     if failures.failed:
@@ -193,7 +193,7 @@ class _Job:
             if not (self._follows_from_stray(difference) or self._is_put_here(difference)):
                 yield difference
         if self.between_cohorts is not None:
-            yield from self.between_cohorts.differences()
+            yield from without_widths([*self.between_cohorts.differences()], widths)
         else:
             yield from self.of_roles()
         for rank, strays in self._strays.items():

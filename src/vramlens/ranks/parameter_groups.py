@@ -83,7 +83,13 @@ def _group(names: TensorNames, use: int, rows: list[int]) -> ParameterGroup:
         count=len(rows),
         bytes=int(names.size_bytes[rows].sum()),
         digest=sum(_digest(names, row) for row in rows) % DIGEST_MODULUS,
+        dtype=_dtype(names, rows),
     )
+
+
+def _dtype(names: TensorNames, rows: list[int]) -> str:
+    types = {names.dtype[row] for row in rows} if names.dtype else set()
+    return types.pop() if len(types) == 1 else ""
 
 
 def _digest(names: TensorNames, row: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,6 +12,8 @@ from vramlens.ranks.rank_summary import RankFailure, RankSummary
 from vramlens.trace.flight import Collective, FlightRecord
 from vramlens.trace.rank_error import RankError, tells_of_another
 
+_OF_MEMORY = re.compile(r"(?i)out of memory|ALLOC_FAILED|OutOfMemory")
+"""CUDA's and NCCL's words, and cuBLAS's and cuDNN's."""
 _NO_MESSAGE = "an uncaught exception (see the output of that rank)"
 
 
@@ -47,6 +50,12 @@ class FailedRank:
         if self.error is None or self.error.time_s is None:
             return self.ended_us
         return self.error.time_s * 1_000_000
+
+    @property
+    def is_of_memory(self) -> bool:
+        """Whether it ran out of memory, also where another library than PyTorch's allocator asked for it."""
+        message = "" if self.error is None else self.error.message
+        return self.failure is not None or bool(_OF_MEMORY.search(message))
 
     @property
     def place(self) -> Place | None:

@@ -173,6 +173,7 @@ class ParameterGroup:
         count, bytes: of the parameters.
         digest: the sum of their digests, each of a name (without that of the outermost module) and
             a size; modulo 1 << 48.
+        dtype: the type of their elements; "" where they have several, or nobody knows.
     """
 
     modules: str
@@ -180,6 +181,7 @@ class ParameterGroup:
     count: int
     bytes: int
     digest: int
+    dtype: str = ""
 
 
 @dataclass(frozen=True, slots=True)

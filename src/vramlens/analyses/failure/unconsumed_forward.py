@@ -29,7 +29,7 @@ from vramlens.ground.verdict import Verdict
 from vramlens.trace import TensorKind
 from vramlens.units import format_size
 
-_FEWEST_PASSES = 3
+_FEWEST_PASSES, _FEWEST_WITHOUT_OPTIMIZER = 3, 5
 _FEWEST_SHARE = 0.25
 """Of what is alive: less is not why it failed."""
 
@@ -130,8 +130,17 @@ def _without_optimizer(
     turns = [np.searchsorted(starts, kept_rows, side="right")]
     if view.steps.source == PATTERN:
         turns.append(view.step[kept_rows])
-    count = max(_turns_of_a_module(view.modules.module[kept_rows], turn) for turn in turns)
-    return WaitingPasses(count, None, may_train=False) if count >= _FEWEST_PASSES else waiting
+    is_leaf = np.array([not _has_children(path, view.modules.paths) for path in view.modules.paths])
+    module = view.modules.module[kept_rows]
+    own = is_leaf[module]
+    count = max(_turns_of_a_module(module[own], turn[own]) for turn in turns)
+    is_many = count >= _FEWEST_WITHOUT_OPTIMIZER
+    return WaitingPasses(count, None, may_train=False) if is_many else waiting
+
+
+def _has_children(module: str, paths: tuple[str, ...]) -> bool:
+    """Whether others are inside of it: then it works between their turns, too."""
+    return any(path.startswith(f"{module}.") for path in paths)
 
 
 def _turns_of_a_module(module: NDArray[np.int64], turn: NDArray[np.int64]) -> int:

@@ -26,11 +26,14 @@ _OF_LAYER, _CONSTANT, _OF_PADDED_SAMPLE = 8 * MIB, 256, 8
 _STEPS_OF_PART = 16
 _FEW_UNITS = 192
 """The most of another algorithm; 224 are too many for it."""
-_WHOLE_UNITS, _MOST_SAMPLES = 128, 128
+_BYTES_OF_DOUBLE = 8
+_WHOLE_UNITS, _MOST_UNITS, _WHOLE_SAMPLES, _MOST_SAMPLES = 128, 1024, 8, 128
 """An LSTM in float16 of one layer takes that algorithm with more units, too, where these and its inputs are
 multiples of so many, for so many samples at most (use_persist_common_heuristics in cudnn/RNN.cpp; measured
 with 256 units).
 """
+_LEAST_OF_PERSISTENT = 0.25
+"""Of its workspace: cards with fewer processors do not take it, and the others' are smaller."""
 _WELL_KNOWN_UNITS, _ERROR = 32, 0.06
 """By how much a workspace may be off from the rule; with few units it may be more than twice it."""
 
@@ -92,7 +95,8 @@ class RecurrentCall:
         if self.mode not in (_LSTM, _GRU):
             return size // 2, 2 * size
         most_factor = 1 + _ERROR if self.units >= _WELL_KNOWN_UNITS else 2.5
-        return int(size * (1 - _ERROR)), int(size * most_factor)
+        least_factor = _LEAST_OF_PERSISTENT if self._is_persistent else 1 - _ERROR
+        return int(size * least_factor), int(size * most_factor)
 
     @property
     def _plans(self) -> tuple[_Plan, ...]:
@@ -108,14 +112,16 @@ class RecurrentCall:
     def _is_of_few_units(self) -> bool:
         if self.packed or self.is_bfloat16 or self.mode not in _PLANS_OF_FEW:
             return False
-        return self.units <= _FEW_UNITS or self._is_persistent
+        is_float = self.size_each < _BYTES_OF_DOUBLE
+        return (is_float and self.units <= _FEW_UNITS) or self._is_persistent
 
     @property
     def _is_persistent(self) -> bool:
         is_half_lstm = self.mode == _LSTM and self.size_each < 4
         is_plain = self.layers == 1 and self.directions == 1 and self.samples <= _MOST_SAMPLES
         are_whole = self.units % _WHOLE_UNITS == 0 and self.inputs % _WHOLE_UNITS == 0
-        return is_half_lstm and is_plain and are_whole
+        is_known = self.units <= _MOST_UNITS and self.samples % _WHOLE_SAMPLES == 0
+        return is_half_lstm and is_plain and are_whole and is_known
 
 
 @dataclass(frozen=True, slots=True)

@@ -115,10 +115,10 @@ FIXES = {
     " states for each parameter, amsgrad a third, SGD one with momentum and none without",
     "not_resharded": "give fully_shard the same reshard_after_forward on all ranks (of"
     " FullyShardedDataParallel, the same sharding_strategy)",
-    "wider_parameters": "convert the model to the same dtype on all ranks, where this rank builds its part"
-    " of it, too: model.to(torch.bfloat16), say",
-    "whole_copy": "keep the rank's own shards in it on every rank (parameter.to_local()), or keep the copy on"
-    " the CPU",
+    "wider_parameters": "convert this rank's part of the model to the dtype that the others use, such as"
+    " model.to(torch.bfloat16)",
+    "whole_copy": "keep on each rank a copy of its own shards only (parameter.to_local()), or keep the whole"
+    " copy on the CPU",
     "data_parallel": "use DistributedDataParallel (one process per GPU): DataParallel gathers"
     " outputs on its first GPU",
     "moe_hot_rank": "balance the router (an auxiliary loss, a capacity factor), or place the "
@@ -164,7 +164,7 @@ WORDS = {
     "more_states": "keeps more optimizer state for as many parameters",
     "not_resharded": "keeps parameters gathered that its peers shard again after the forward pass",
     "wider_parameters": "has parameters twice as wide as its peers'",
-    "whole_copy": "keeps a copy of all weights, which the ranks divide among them",
+    "whole_copy": "keeps a copy of all weights, of which each rank has a part",
     "data_parallel": "gathers the outputs of DataParallel's other GPUs",
     "moe_hot_rank": "has experts that get more tokens",
     "pipeline_stage": "holds more layers or microbatches of the pipeline",

@@ -25,6 +25,7 @@ FRAMES: dict[str, tuple[Frame, ...]] = {
         ("float32", "Prior", 256, False),  # twice as large for another reason
         ("float64", "model", 256, False),  # another module has it
         ("float64", "Prior", 200, False),  # not twice what goes in
+        ("complex128", "Prior", 256, False),
     ],
 )
 def test_what_a_buffer_widens(

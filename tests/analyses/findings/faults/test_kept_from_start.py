@@ -28,11 +28,19 @@ def test_what_an_attribute_or_a_variable_keeps(tmp_path: Path, name: str, words:
     """What only a variable keeps has no name but its shape."""
     run = MadeRun(FRAMES)
     run.asks("bank", 5000, name=name)
-    run.asks("layer", 100, module="model.a")
+    for module in ("model.a", "model.b", "model.a"):
+        run.asks("layer", 100, module=module)
     finding = finding_of(run.fails("layer", 100, tmp_path), "kept_from_start")
     assert finding is not None
     assert words in finding.title
     assert "on the CPU" in (finding.fix or "")
+
+
+def test_a_first_batch_in_a_variable_is_none(tmp_path: Path) -> None:
+    run = MadeRun(FRAMES)
+    run.asks("bank", 5000, name=SHAPE)
+    run.asks("layer", 100, module="model.a")
+    assert finding_of(run.fails("layer", 100, tmp_path), "kept_from_start") is None
 
 
 def test_what_the_first_step_makes_is_none(tmp_path: Path) -> None:

@@ -46,4 +46,4 @@ def test_layers_that_are_computed_again_at_once(
         assert finding.verdict == "likely"
         assert finding.bytes == (layers - 1) * 3 * 40 * MIB
         assert f"around {layers} layers or more" in finding.title
-        assert "up to model.blocks.5 so far" in finding.evidence[0]
+        assert "model.blocks.5 is the latest" in finding.evidence[0]

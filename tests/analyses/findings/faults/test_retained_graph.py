@@ -96,6 +96,7 @@ def test_a_third_step_that_has_begun_counts(tmp_path: Path, part: str) -> None:
     [
         ("delta = (delta + step * grad.sign()).clamp(-eps, eps)", "likely"),
         ("delta = delta + step * grad / grad.norm()", "possible"),
+        ("y = torch.sign(x) * torch.log1p(x.abs())", "possible"),
     ],
 )
 def test_signs_of_derivatives_pass_no_gradient_on(tmp_path: Path, text: str, verdict: str) -> None:

@@ -166,7 +166,7 @@ def test_the_graph_of_a_step_that_is_over(
     run.asks("weights", 20, name="generator.a.weight", kind="parameter")
     for step in range(3):
         results = [run.asks("layer", 50, module="generator.a") for _ in range(12)]
-        run.frees(run.asks("backward", 20))
+        run.frees(run.asks("backward", 20, module="generator.a"))
         run.frees(*results[kept:] if step == 2 else results)
         run.frees(run.asks("optimizer", 5))
     for _ in range(4):

@@ -7,16 +7,17 @@ import pytest
 from support.summaries import line, named_causes, rank_of
 from vramlens.ground.verdict import Verdict
 from vramlens.ranks import RankSummary, compare
+from vramlens.ranks.hints import Hint
 from vramlens.ranks.rank_summary import ParameterGroup
 from vramlens.units import MIB
 
 PART = ParameterGroup("model.layers.{0-11}.mlp", "stepped", 24, 240 * MIB, 1)
 
 
-def job(copies: int, tensor_mib: int) -> list[RankSummary]:
+def job(copies: int, tensor_mib: int, hints: Hint = Hint.SHARDED) -> list[RankSummary]:
     """Two ranks with 24 parameters of 10 MiB each; the first keeps copies, so large each."""
     lines = [
-        line(10, "parameters", 24, 10 * MIB, phase="other"),
+        line(10, "parameters", 24, 10 * MIB, phase="other", hints=hints),
         line(11, "activations", 40, 10 * MIB, per_step=40),
     ]
     average = [
@@ -43,4 +44,10 @@ def test_an_average_of_whole_weights_beside_shards() -> None:
 def test_what_is_no_copy_of_divided_weights(copies: int, tensor_mib: int) -> None:
     """As large as the rank's own parameters, no multiple of them, or another number of tensors."""
     causes = {cause for _, cause in named_causes(compare(job(copies, tensor_mib)))}
+    assert "whole_copy" not in causes
+
+
+def test_a_copy_in_float32_beside_whole_weights() -> None:
+    """Nothing says that the ranks divide them."""
+    causes = {cause for _, cause in named_causes(compare(job(24, 20, Hint.NONE)))}
     assert "whole_copy" not in causes

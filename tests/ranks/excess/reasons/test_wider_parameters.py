@@ -5,6 +5,7 @@ layer of which a rank has two parts is none.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -17,17 +18,23 @@ from vramlens.units import MIB
 MODULES = ("mlp.up", "mlp.down", "attention.qkv", "norm")
 
 
-def groups(
-    times: Sequence[int], *, name: str = "stage.layers.{0-7}", count: int = 8
-) -> tuple[ParameterGroup, ...]:
+def groups(times: Sequence[int], *, count: int = 8, dtype: str = "") -> tuple[ParameterGroup, ...]:
     """One group a module, each so many times as large as usual."""
+    types = {1: "bfloat16", 2: "float32"}
     return tuple(
-        ParameterGroup(f"{name}.{module}", "stepped", count, 40 * factor * MIB, number)
+        ParameterGroup(
+            f"stage.layers.{{0-7}}.{module}",
+            "stepped",
+            count,
+            40 * factor * MIB,
+            digest=number,
+            dtype=dtype or types.get(factor, "float32"),
+        )
         for number, (module, factor) in enumerate(zip(MODULES, times, strict=True))
     )
 
 
-def rank(number: int, world: int, times: Sequence[int], **changes: int) -> RankSummary:
+def rank(number: int, world: int, times: Sequence[int], **changes: Any) -> RankSummary:
     factor = sum(times) // len(times)
     lines = [
         line(10, "parameters", 32, 5 * factor * MIB, phase="other"),
@@ -50,10 +57,11 @@ def test_a_stage_in_float32() -> None:
         ([2, 2, 2, 1], {}),  # parts of divided layers, beside norms that all have whole
         ([3, 3, 3, 3], {}),
         ([2, 2, 2, 2], {"count": 16}),  # twice as many
+        ([2, 2, 2, 2], {"dtype": "bfloat16"}),  # shards of half as many ranks
     ],
 )
 def test_what_is_twice_as_large_for_another_reason(
-    times: Sequence[int], changes: dict[str, int]
+    times: Sequence[int], changes: dict[str, Any]
 ) -> None:
     answer = compare([rank(0, 2, [1] * 4), rank(1, 2, times, **changes)])
     assert "wider_parameters" not in {cause for _, cause in named_causes(answer)}

@@ -17,6 +17,8 @@ from vramlens.units import format_size
 
 _TYPES = ("float64", "complex128")
 _USUAL_TYPES = ("float32", "complex64")
+_LARGEST_NUMBER = 16
+"""Bytes: one number alone widens nothing."""
 _LEAST_SHARE = 0.5
 """Of what is in use: with less, the rest is what a smaller type would not change."""
 
@@ -28,7 +30,9 @@ def double_precision(scene: Scene) -> Iterator[Finding]:
         return
     heap, shapes = scene.advice_heap, scene.advice_shapes
     known_rows = np.array([row for row, shape in shapes.items() if shape.type in _TYPES], np.int64)
-    wide_inputs = scene.view.names.of_type(_TYPES, TensorKind.PARAMETER, TensorKind.BUFFER)
+    wide_inputs = scene.view.names.of_type(_TYPES[:1], TensorKind.PARAMETER, TensorKind.BUFFER)
+    is_vector = scene.device.allocations.requested_bytes[wide_inputs] > _LARGEST_NUMBER
+    wide_inputs = wide_inputs[is_vector]
     widened_rows = _widened(scene, wide_inputs)
     wide_rows = np.union1d(known_rows, widened_rows)
     sizes = scene.device.allocations.requested_bytes[wide_rows]

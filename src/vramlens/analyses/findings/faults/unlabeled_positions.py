@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from vramlens.analyses.attribution.phases import Phase
 from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.findings.usage import part_of_heap
@@ -39,8 +40,9 @@ def unlabeled_positions(scene: Scene) -> Iterator[Finding]:
     if share < _LEAST_IGNORED:
         return
     rows = _logits(scene, labels)
-    in_use_bytes = int(scene.device.allocations.requested_bytes[rows].sum())
-    if len(rows) and _is_of_positions(np.array([request.size_bytes]), labels).any():
+    sizes = scene.device.allocations.requested_bytes[rows]
+    in_use_bytes = int(sizes.sum())
+    if request.size_bytes in (*sizes, *(2 * sizes), *(sizes // 2)):  # in 16 bits, or in 32
         in_use_bytes += request.size_bytes
     saved_bytes = int(in_use_bytes * share)
     if not saved_bytes or saved_bytes < _LEAST_SHARE * scene.wanted_bytes:
@@ -55,9 +57,10 @@ def unlabeled_positions(scene: Scene) -> Iterator[Finding]:
         evidence=(
             f"{labels.ignored:,} of the {positions:,} labels of the batch are -100, which the loss leaves out",
         ),
-        fix="make logits and the loss of the labeled positions only: keep = labels[:, 1:] != -100, then"
-        " model.lm_head(hidden[:, :-1][keep]), where hidden is what the model gives before its head:"
-        f" up to {format_size(saved_bytes)} less",
+        fix="make logits and the loss of the labeled positions only: keep = labels != -100, then"
+        " head(hidden[keep]), where hidden is what the model gives before its head; where it predicts the next"
+        " token, keep = labels[:, 1:] != -100 and hidden[:, :-1][keep]"
+        f" (up to {format_size(saved_bytes)} less)",
         extent=Extent(scene.advice_event, rows),
     )
 
@@ -71,6 +74,7 @@ def _logits(scene: Scene, labels: IgnoredLabels) -> NDArray[np.int64]:
     makers = {*heads, *(path.rpartition(".")[0] for path in heads)}
     is_maker = np.array(["." not in path or path in makers for path in (*modules.paths, "")])
     is_of_head = is_maker[modules.module[rows]] & ~scene.view.names.placed[rows]
+    is_of_head &= scene.view.phases.phase[rows] != Phase.OPTIMIZER
     sizes = scene.device.allocations.requested_bytes[rows]
     return np.asarray(rows[is_of_head & _is_of_positions(sizes, labels)])
 
@@ -81,6 +85,6 @@ def _is_of_positions(sizes: NDArray[np.int64], labels: IgnoredLabels) -> NDArray
     """
     is_such = np.zeros(len(sizes), np.bool_)
     for columns in (labels.columns, labels.columns - 1):
-        positions = labels.rows * columns
+        positions = max(1, labels.rows * columns)
         is_such |= (sizes % positions == 0) & (sizes >= _LEAST_OF_POSITION * positions)
     return is_such

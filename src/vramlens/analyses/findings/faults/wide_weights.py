@@ -18,6 +18,8 @@ from vramlens.trace import ParameterUse, TensorKind
 from vramlens.units import format_size
 
 _LEAST_SHARE = 0.5
+_MOST_TRAINED = 0.2
+"""Of the frozen weights, that is trained beside them: adapters, a head."""
 _CASTS = re.compile(r"peft[/\\]utils[/\\]other\.py:prepare_model_for_kbit_training$")
 """peft: converts all parameters that are not quantized."""
 
@@ -34,7 +36,10 @@ def wide_weights(scene: Scene) -> Iterator[Finding]:
     rows = np.intersect1d(float32, scene.advice_rows)
     frozen = rows[view.names.use[rows] == ParameterUse.FROZEN]
     least_bytes = max(_LEAST_SHARE * heap.requested_bytes, 1)
-    are_frozen = _bytes(scene, frozen) >= least_bytes
+    parameters = np.intersect1d(view.names.of_kind(TensorKind.PARAMETER), scene.advice_rows)
+    stepped_bytes = _bytes(scene, parameters[view.names.use[parameters] == ParameterUse.STEPPED])
+    # Where as much is trained, they may be an average, which needs more than 16 bits.
+    are_frozen = _bytes(scene, frozen) >= max(least_bytes, stepped_bytes / _MOST_TRAINED)
     if are_frozen:
         rows = frozen
     elif len(view.phases.span_start) or _bytes(scene, rows) < least_bytes:
@@ -59,7 +64,7 @@ def _bytes(scene: Scene, rows: NDArray[np.int64]) -> int:
 
 def _reason(*, is_served: bool, are_frozen: bool) -> str:
     if are_frozen:
-        return "they are frozen: only what an optimizer changes needs numbers of 32 bits"
+        return "they are frozen, beside few that are trained: what never changes needs no 32 bits"
     if is_served:
         return "no backward pass ran: a model that only answers works with numbers of 16 bits"
     return "no backward pass ran yet"

@@ -5,6 +5,7 @@ is computed with them is larger by the same factor. No batch makes parameters la
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from vramlens.ranks.excess.causes import SAME_SHARE
@@ -13,7 +14,9 @@ from vramlens.ranks.parameter_groups import modules_of
 from vramlens.ranks.peers.usual import Usual, lower_median
 from vramlens.ranks.rank_summary import LineUse, RankSummary
 
-_TABLE = re.compile(r"(?i)emb|table|vocab|lookup|wte|wpe|codebook|item|user")
+_TABLE = re.compile(
+    r"(?i)embed|(?:^|[._])(?:emb|tables?|vocab\w*|lookup|wte|wpe|codebook|items?|users?)(?:$|[._{])"
+)
 """In names of modules: tables, one row an entry."""
 _FAR_MORE = 1.25
 """Times as large: no rounding makes a part so much larger."""
@@ -44,12 +47,11 @@ def divided_parameters(
 
 def are_larger_layers(rank: RankSummary, usual: Usual) -> bool:
     """True if the parameters that are larger than the peers' have names, and these are no tables'."""
-    usual_bytes = {
-        (modules_of(group), group.count): group.bytes
-        for peer in usual.ranks
-        if peer is not rank
-        for group in peer.parameters
-    }
+    peers_bytes: dict[tuple[str, int], list[int]] = defaultdict(list)
+    for peer in usual.ranks:
+        for group in peer.parameters if peer is not rank else ():
+            peers_bytes[modules_of(group), group.count].append(group.bytes)
+    usual_bytes = {key: lower_median(sizes) for key, sizes in peers_bytes.items()}
     larger = [
         group.modules
         for group in rank.parameters

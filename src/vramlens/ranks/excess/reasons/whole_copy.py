@@ -7,6 +7,7 @@ from __future__ import annotations
 from vramlens.ground.verdict import Verdict
 from vramlens.ranks.excess.causes import SAME_SHARE, WHOLE_COPY
 from vramlens.ranks.excess.rank_against_peers import RankAgainstPeers
+from vramlens.ranks.hints import Hint
 from vramlens.ranks.rank_difference import RankDifference
 from vramlens.ranks.rank_summary import LineUse
 from vramlens.units import format_size
@@ -19,22 +20,23 @@ def whole_copy_differences(beside: RankAgainstPeers) -> list[RankDifference]:
     rank = beside.rank
     count = sum(group.count for group in rank.parameters)
     part_bytes = sum(group.bytes for group in rank.parameters)
-    if not count:
+    is_divided = any(line.hints & Hint.SHARDED for line in rank.lines)
+    if not part_bytes or not is_divided:
         return []
     copies = [
         excess
         for excess in map(beside.excess, rank.lines)
         if excess.usual is None and _is_copy(excess.line, count, part_bytes)
     ]
-    size_bytes = sum(excess.at_peak_bytes for excess in copies)
-    if size_bytes < beside.least:
+    largest = max(copies, key=lambda excess: excess.at_peak_bytes, default=None)
+    if largest is None or largest.at_peak_bytes < beside.least:
         return []
+    size_bytes, place = largest.at_peak_bytes, largest.line.place
     evidence = [
         f"{count:,} tensors, as many as the model has parameters, hold {format_size(size_bytes)}; this rank's"
         f" part of the parameters is {format_size(part_bytes)}",
         beside.part_of_peak(size_bytes),
     ]
-    place = copies[0].line.place
     return [
         beside.difference(WHOLE_COPY, Verdict.LIKELY, size_bytes, place=place, evidence=evidence)
     ]

@@ -16,6 +16,8 @@ from vramlens.ranks.rank_difference import LEAST_BYTES, LEAST_SHARE, RankDiffere
 from vramlens.ranks.rank_summary import ParameterGroup, RankSummary
 from vramlens.units import format_size
 
+_WIDTHS = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
+"""Bytes of a number."""
 _FEWEST_GROUPS = 4
 """A layer that is divided among ranks may have two parts on one of them; not all layers have."""
 _MOST = 2 / 3
@@ -70,7 +72,8 @@ def _difference(rank: RankSummary, twice: Sequence[_Twice], more_bytes: int) -> 
             f"{largest.own.count:,} parameters of {largest.own.modules} take"
             f" {format_size(largest.own.bytes)}; as many of {largest.other.modules} on its peers"
             f" {format_size(largest.other.bytes)}, half as much",
-            f"so do all {len(twice)} groups of parameters that have the same names there",
+            f"they are {largest.own.dtype}, those of the peers {largest.other.dtype}; so are all {len(twice)} groups"
+            " of parameters that have the same names there",
         ),
         fix=fix_of(WIDER_PARAMETERS, None, more_bytes),
     )
@@ -82,14 +85,21 @@ def _twice(rank: RankSummary, other: RankSummary) -> list[_Twice]:
     """
     if other is rank:
         return []
-    theirs = {(modules_of(group), group.count): group for group in other.parameters}
+    theirs = {_key(group): group for group in other.parameters}
     shared = [
-        _Twice(group, theirs[modules_of(group), group.count])
-        for group in rank.parameters
-        if (modules_of(group), group.count) in theirs
+        _Twice(group, theirs[_key(group)]) for group in rank.parameters if _key(group) in theirs
     ]
     all_bytes = sum(group.bytes for group in rank.parameters)
     shared_bytes = sum(pair.own.bytes for pair in shared)
-    are_twice = all(pair.own.bytes == 2 * pair.other.bytes for pair in shared)
+    are_twice = all(map(_is_twice, shared))
     is_most = shared_bytes >= _MOST * all_bytes
     return shared if are_twice and is_most and len(shared) >= _FEWEST_GROUPS else []
+
+
+def _key(group: ParameterGroup) -> tuple[str, int, str]:
+    return modules_of(group), group.count, group.use
+
+
+def _is_twice(pair: _Twice) -> bool:
+    own, other = (_WIDTHS.get(group.dtype, 0) for group in (pair.own, pair.other))
+    return own == 2 * other > 0 and pair.own.bytes == 2 * pair.other.bytes

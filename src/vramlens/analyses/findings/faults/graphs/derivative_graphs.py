@@ -25,7 +25,7 @@ from vramlens.ground.verdict import Verdict
 from vramlens.trace import TensorKind
 from vramlens.units import format_size
 
-_SIGNS = re.compile(r"\.sign\(\)|\btorch\.sign\(")
+_SIGNS = re.compile(r"grad\w*(?:\[[^\]]*\])?\.sign\(\)|\btorch\.sign\(\s*[\w.]*grad")
 _LEAST_SHARE = 0.4
 """Of what is in use."""
 _MOST_GIVEN_UP = 0.5
@@ -120,9 +120,7 @@ def derivative_graphs(scene: Scene) -> Iterator[Finding]:
     ]
     takes_signs = _takes_signs(scene)
     if takes_signs:
-        evidence.append(
-            "of the derivatives only the signs are used, and sign() passes no gradient on"
-        )
+        evidence.append("what is used of them are signs, and sign() passes no gradient on")
     yield Finding(
         id="retained_graph",
         verdict=Verdict.LIKELY if takes_signs else chain.verdict,
@@ -137,7 +135,7 @@ def derivative_graphs(scene: Scene) -> Iterator[Finding]:
 
 
 def _takes_signs(scene: Scene) -> bool:
-    """Whether a line that holds much takes signs, as attacks do of a gradient by an image."""
+    """Whether a line that holds much takes signs of a gradient, as attacks do."""
     failure = scene.ending_failure
     return failure is not None and any(map(_SIGNS.search, failure.source.values()))
 

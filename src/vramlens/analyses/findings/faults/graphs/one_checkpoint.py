@@ -19,8 +19,10 @@ _RECOMPUTING = re.compile(
     r"torch[/\\]utils[/\\]checkpoint\.py:(?:recompute_\w+|unpack_hook|backward)$"
 )
 """What torch.utils.checkpoint computes again, in its two ways."""
-_LAYER = re.compile(r"^.*?\.[0-9]+(?=\.|$)", re.ASCII)
-"""``model.blocks.3`` of ``model.blocks.3.mlp.fc1``."""
+_OF_SEGMENT = re.compile(r"torch[/\\]utils[/\\]checkpoint\.py:forward$")
+"""A function of ``checkpoint_sequential``, which runs a segment of a sequence."""
+_DEEPEST = 3
+"""Numbers in a path that are looked at."""
 _FEWEST_LAYERS = 4
 """A segment of two or three layers may be chosen so, to store fewer inputs."""
 _LEAST_SHARE = 0.4
@@ -39,16 +41,17 @@ def one_checkpoint(scene: Scene) -> Iterator[Finding]:
     if len(layers) < _FEWEST_LAYERS or size_bytes < _LEAST_SHARE * scene.wanted_bytes:
         return
     saved_bytes = size_bytes - size_bytes // len(layers)
+    is_segment = scene.trace.stacks.within(_OF_SEGMENT, allocations.stack[rows]).all()
     yield Finding(
         id="one_checkpoint",
-        verdict=Verdict.LIKELY,
+        # How many segments a sequence has is a choice.
+        verdict=Verdict.POSSIBLE if is_segment else Verdict.LIKELY,
         title=f"{part_of_heap(size_bytes, scene.advice_heap)} were computed again for one checkpoint, which is"
         f" around {len(layers)} layers or more",
         bytes=saved_bytes,
         place=scene.view.place_of_block(int(rows[np.argmax(allocations.requested_bytes[rows])])),
         evidence=(
-            f"its backward pass computes all of them again, up to {layers[-1]} so far, before it frees"
-            " anything of them",
+            f"its backward pass computes all of them again ({layers[-1]} is the latest) before it frees any",
         ),
         fix="checkpoint each layer by itself: for block in blocks: x = checkpoint(block, x,"
         f" use_reentrant=False), so that one is computed again at a time (up to {format_size(saved_bytes)} less)",
@@ -57,6 +60,23 @@ def one_checkpoint(scene: Scene) -> Iterator[Finding]:
 
 
 def _layers(paths: tuple[str, ...], module: NDArray[np.int64]) -> list[str]:
-    """The numbered layers that these modules are, or are inside of, in the order in which they ran."""
-    layers = (_LAYER.match(paths[number]) for number in dict.fromkeys(module.tolist()))
-    return [*dict.fromkeys(layer[0] for layer in layers if layer is not None)]
+    """The numbered modules with children that these are inside of, in the order in which they ran: of the
+    first number in their paths that is not the same for all.
+    """
+    own = [paths[number] for number in dict.fromkeys(module.tolist())]
+    for depth in range(1, _DEEPEST + 1):
+        layers = [*dict.fromkeys(filter(None, (_outer(path, depth) for path in own)))]
+        if len(layers) > 1:
+            return [layer for layer in layers if _has_children(layer, paths)]
+    return []
+
+
+def _outer(path: str, depth: int) -> str:
+    """The part of a path that ends with its so many-th number; "" where it has fewer."""
+    parts = path.split(".")
+    ends = [end for end, part in enumerate(parts, 1) if part.isdecimal()]
+    return ".".join(parts[: ends[depth - 1]]) if len(ends) >= depth else ""
+
+
+def _has_children(module: str, paths: tuple[str, ...]) -> bool:
+    return any(path.startswith(f"{module}.") for path in paths)

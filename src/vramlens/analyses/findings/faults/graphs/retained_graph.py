@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vramlens.analyses.attribution.categories import Category
+from vramlens.analyses.attribution.phases import Phase
 from vramlens.analyses.attribution.steps import PATTERN
 from vramlens.analyses.attribution.training import BACKWARD_FRAME
 from vramlens.analyses.extent import Extent
@@ -110,7 +111,7 @@ def _left_by_step(scene: Scene) -> Iterator[Finding]:
         place=view.place_of_block(int(rows[np.argmax(allocations.requested_bytes[rows])])),
         evidence=(
             "a backward pass frees its graph, unless it is called with retain_graph=True; then a loss or a result"
-            " keeps it, until the next one takes its variable",
+            " keeps it, until that variable is assigned again",
         ),
         fix="leave retain_graph=True out of the last backward() of a step (where each loss has its own call, add"
         " the losses up and call it once); delete results that no backward pass goes through (about"
@@ -120,11 +121,15 @@ def _left_by_step(scene: Scene) -> Iterator[Finding]:
 
 
 def _runs_again(scene: Scene, rows: NDArray[np.int64], event: int) -> bool:
-    """Whether modules that made some of these have run since an event."""
+    """Whether a backward pass went through modules that made some of these before an event, and they have
+    run since.
+    """
     modules, born = scene.view.modules, scene.device.allocations.born
     own = modules.module[rows[modules.marked[rows]]]
-    is_again = modules.marked & np.isin(modules.module, own)
-    return bool((is_again & (born >= event) & (born < scene.advice_event)).any())
+    is_own = modules.marked & np.isin(modules.module, own) & (born < scene.advice_event)
+    is_in_backward = scene.view.phases.phase == Phase.BACKWARD
+    is_used = is_own & is_in_backward & (born > born[rows].min()) & (born < event)
+    return bool(is_used.any()) and bool((is_own & (born >= event)).any())
 
 
 def _calls_of_backward(scene: Scene, since: int) -> int:

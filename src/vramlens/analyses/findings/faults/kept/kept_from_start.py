@@ -31,7 +31,9 @@ def kept_from_start(scene: Scene) -> Iterator[Finding]:
         return
     allocations, heap = scene.device.allocations, scene.advice_heap
     first_pass = int(allocations.born[view.modules.marked].min())
-    rows = np.union1d(scene.program_rows, _of_variables(scene))
+    rows = scene.program_rows
+    if len(scene.pass_begins) > 1:  # of the first pass it may be the batch
+        rows = np.union1d(rows, _of_variables(scene))
     early = rows[(allocations.born[rows] >= 0) & (allocations.born[rows] < first_pass)]
     largest = early[np.argsort(allocations.requested_bytes[early])[::-1][:_MOST_TENSORS]]
     size_bytes = int(allocations.requested_bytes[largest].sum())
@@ -63,5 +65,5 @@ def _of_variables(scene: Scene) -> NDArray[np.int64]:
 
 def _in_words(name: str) -> str:
     """A name; of one that is a shape alone, words."""
-    shape = name.removesuffix(" tensor")
+    shape = name.removesuffix(" tensor").removesuffix(" slice")
     return name if shape == name else f"the tensor of {shape}"

@@ -187,8 +187,8 @@ def _of_data(scene: Scene, remedy: str) -> tuple[str, str]:
         return "it was moved to the GPU before any model ran: it is data", remedy
     return (
         "no model ran while they were moved to the GPU: they are data for passes to come",
-        "move only 2 to 4 of them ahead of their use: look at the condition of the loop that moves them; or"
-        " keep them on the CPU until then",
+        "keep them on the CPU until they are used; where a loop moves them ahead on purpose, 2 to 4 are enough:"
+        " look at its condition",
     )
 
 
@@ -287,8 +287,9 @@ def _is_moved_data(scene: Scene, store: _Store) -> bool:
     """Whether the failed line moves tensors to the GPU into the store, nearly all is there, and no model
     ran since the first of them. What is made there, such as a cache of keys, may have to be.
     """
-    request, begins = scene.ending_request, scene.device.allocations.born[store.rows].min()
-    if request is None or (scene.pass_begins > begins).any():
+    request, born = scene.ending_request, scene.device.allocations.born
+    calls = born[scene.view.modules.marked]
+    if request is None or (calls > born[store.rows].min()).any():
         return False
     place = scene.view.place_of_stack(request.stack)
     is_all = store.size_bytes >= _MOSTLY * scene.advice_heap.requested_bytes

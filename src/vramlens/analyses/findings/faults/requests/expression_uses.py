@@ -292,7 +292,7 @@ _USES = (
         " index at a time",
     ),
     _of_rows(
-        rf"{_NEW_AXIS}\s*\*|\*\s*{_WITH_AXIS}",
+        rf"{_NEW_AXIS}\s*\*(?!\*)|(?<!\*)\*\s*{_WITH_AXIS}",
         "makes a product for each pair of entries",
         "if a loop uses one slice of it at a time, as a scan over time steps does, compute that slice in the loop;"
         " if it is added up over an index, torch.einsum or @ makes the sums alone; else take a part of the rows"
