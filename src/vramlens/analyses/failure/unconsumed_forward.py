@@ -132,8 +132,8 @@ def _without_optimizer(
         turns.append(view.step[kept_rows])
     is_leaf = np.array([not _has_children(path, view.modules.paths) for path in view.modules.paths])
     module = view.modules.module[kept_rows]
-    own = is_leaf[module]
-    count = max(_turns_of_a_module(module[own], turn[own]) for turn in turns)
+    is_of_leaf = is_leaf[module]
+    count = max(_turns_of_a_module(module[is_of_leaf], turn[is_of_leaf]) for turn in turns)
     is_many = count >= _FEWEST_WITHOUT_OPTIMIZER
     return WaitingPasses(count, None, may_train=False) if is_many else waiting
 

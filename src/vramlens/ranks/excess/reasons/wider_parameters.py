@@ -28,8 +28,8 @@ _MOST = 2 / 3
 class _Twice:
     """A group of parameters that takes twice as much on one rank as on another."""
 
-    own: ParameterGroup
-    other: ParameterGroup
+    wide: ParameterGroup
+    narrow: ParameterGroup
 
 
 def width_differences(ranks: Sequence[RankSummary]) -> Iterator[RankDifference]:
@@ -60,7 +60,7 @@ def without_widths(
 
 
 def _difference(rank: RankSummary, twice: Sequence[_Twice], more_bytes: int) -> RankDifference:
-    largest = max(twice, key=lambda pair: pair.own.bytes)
+    largest = max(twice, key=lambda pair: pair.wide.bytes)
     return RankDifference(
         ranks=(rank.rank,),
         cause=WIDER_PARAMETERS,
@@ -69,10 +69,10 @@ def _difference(rank: RankSummary, twice: Sequence[_Twice], more_bytes: int) -> 
         place=None,
         title=f"{WORDS[WIDER_PARAMETERS]}: {format_size(more_bytes)} more than its peers",
         evidence=(
-            f"{largest.own.count:,} parameters of {largest.own.modules} take"
-            f" {format_size(largest.own.bytes)}; as many of {largest.other.modules} on its peers"
-            f" {format_size(largest.other.bytes)}, half as much",
-            f"they are {largest.own.dtype}, those of the peers {largest.other.dtype}; so are all {len(twice)} groups"
+            f"{largest.wide.count:,} parameters of {largest.wide.modules} take"
+            f" {format_size(largest.wide.bytes)}; as many of {largest.narrow.modules} on its peers"
+            f" {format_size(largest.narrow.bytes)}, half as much",
+            f"they are {largest.wide.dtype}, those of the peers {largest.narrow.dtype}; so are all {len(twice)} groups"
             " of parameters that have the same names there",
         ),
         fix=fix_of(WIDER_PARAMETERS, None, more_bytes),
@@ -90,7 +90,7 @@ def _twice(rank: RankSummary, other: RankSummary) -> list[_Twice]:
         _Twice(group, theirs[_key(group)]) for group in rank.parameters if _key(group) in theirs
     ]
     all_bytes = sum(group.bytes for group in rank.parameters)
-    shared_bytes = sum(pair.own.bytes for pair in shared)
+    shared_bytes = sum(pair.wide.bytes for pair in shared)
     are_twice = all(map(_is_twice, shared))
     is_most = shared_bytes >= _MOST * all_bytes
     return shared if are_twice and is_most and len(shared) >= _FEWEST_GROUPS else []
@@ -101,5 +101,5 @@ def _key(group: ParameterGroup) -> tuple[str, int, str]:
 
 
 def _is_twice(pair: _Twice) -> bool:
-    own, other = (_WIDTHS.get(group.dtype, 0) for group in (pair.own, pair.other))
-    return own == 2 * other > 0 and pair.own.bytes == 2 * pair.other.bytes
+    width, other_width = (_WIDTHS.get(group.dtype, 0) for group in (pair.wide, pair.narrow))
+    return width == 2 * other_width > 0 and pair.wide.bytes == 2 * pair.narrow.bytes

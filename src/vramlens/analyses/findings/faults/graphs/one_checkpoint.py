@@ -63,9 +63,9 @@ def _layers(paths: tuple[str, ...], module: NDArray[np.int64]) -> list[str]:
     """The numbered modules with children that these are inside of, in the order in which they ran: of the
     first number in their paths that is not the same for all.
     """
-    own = [paths[number] for number in dict.fromkeys(module.tolist())]
+    used_paths = [paths[number] for number in dict.fromkeys(module.tolist())]
     for depth in range(1, _DEEPEST + 1):
-        layers = [*dict.fromkeys(filter(None, (_outer(path, depth) for path in own)))]
+        layers = [*dict.fromkeys(filter(None, (_outer(path, depth) for path in used_paths)))]
         if len(layers) > 1:
             return [layer for layer in layers if _has_children(layer, paths)]
     return []

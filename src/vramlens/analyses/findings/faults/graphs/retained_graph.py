@@ -125,8 +125,8 @@ def _runs_again(scene: Scene, rows: NDArray[np.int64], event: int) -> bool:
     run since.
     """
     modules, born = scene.view.modules, scene.device.allocations.born
-    own = modules.module[rows[modules.marked[rows]]]
-    is_own = modules.marked & np.isin(modules.module, own) & (born < scene.advice_event)
+    makers = modules.module[rows[modules.marked[rows]]]
+    is_own = modules.marked & np.isin(modules.module, makers) & (born < scene.advice_event)
     is_in_backward = scene.view.phases.phase == Phase.BACKWARD
     is_used = is_own & is_in_backward & (born > born[rows].min()) & (born < event)
     return bool(is_used.any()) and bool((is_own & (born >= event)).any())
