@@ -13,7 +13,8 @@ import sys
 from typing import Any
 
 import torch
-from sweep import convolution, requests_of
+from recurrent_inputs import measured
+from sweep import convolution
 from torch import nn
 
 KINDS = tuple(itertools.product((nn.LSTM, nn.GRU), (torch.float32, torch.bfloat16, torch.float16)))
@@ -35,13 +36,8 @@ def recurrent() -> list[dict[str, Any]]:
     ):
         layer = kind(inputs, units, layers, bidirectional=both).cuda().to(dtype)
         x = torch.randn(steps, batch, inputs, device="cuda", dtype=dtype)
-        requests = requests_of(lambda layer=layer, x=x: layer(x))
-        row = {
-            "kind": kind.__name__, "dtype": str(dtype), "units": units, "layers": layers, "both": both,
-            "packed": False, "steps": steps, "batch": batch, "inputs": inputs, "rows": steps * batch,
-            "workspace": max(size for size in requests if size > 0 and -size in requests),
-        }  # fmt: skip
-        rows.append(row)
+        facts = {"packed": False, "steps": steps, "batch": batch, "rows": steps * batch}
+        rows.append(measured(layer, x, **facts))
     return rows
 
 

@@ -31,15 +31,19 @@ def layers() -> list[dict[str, Any]]:
         x = torch.randn(steps, batch, inputs, device="cuda", dtype=dtype)
         lengths = torch.linspace(steps, steps // 4, batch).long()
         given = nn.utils.rnn.pack_padded_sequence(x, lengths) if packed else x
-        requests = requests_of(lambda layer=layer, given=given: layer(given))
-        row = {
-            "kind": kind.__name__, "dtype": str(dtype), "units": units, "layers": count, "both": both,
-            "packed": packed, "steps": steps, "batch": batch, "inputs": inputs,
-            "rows": int(lengths.sum()) if packed else steps * batch,
-            "workspace": max(size for size in requests if size > 0 and -size in requests),
-        }  # fmt: skip
-        rows.append(row)
+        facts = {"packed": packed, "rows": int(lengths.sum()) if packed else steps * batch}
+        rows.append(measured(layer, given, steps=steps, batch=batch, **facts))
     return rows
+
+
+def measured(layer: nn.RNNBase, given: Any, **facts: int) -> dict[str, Any]:
+    """What a layer is, with facts of its input, and the bytes of its workspace."""
+    requests = requests_of(lambda: layer(given))
+    return {
+        "kind": type(layer).__name__, "dtype": str(layer.weight_hh_l0.dtype), "units": layer.hidden_size,
+        "layers": layer.num_layers, "both": layer.bidirectional, "inputs": layer.input_size, **facts,
+        "workspace": max(size for size in requests if size > 0 and -size in requests),
+    }  # fmt: skip
 
 
 def main() -> None:

@@ -25,11 +25,13 @@ class ParameterUses:
     Attributes:
         unstepped_rows: the allocations of those that require gradients and that no optimizer changes.
         unstepped_modules: the outermost modules all of whose parameters are such ones.
+        stepped_rows: the allocations of those that an optimizer changes.
         stepped_modules: all modules that have a parameter of their own that an optimizer has.
     """
 
     unstepped_rows: NDArray[np.int64]
     unstepped_modules: tuple[str, ...]
+    stepped_rows: NDArray[np.int64]
     stepped_modules: frozenset[str]
 
     def is_unstepped(self, path: str) -> bool:
@@ -51,18 +53,20 @@ def parameter_uses(view: Attribution, rows: NDArray[np.int64]) -> ParameterUses 
         return None
     use = names.use[parameters]
     unstepped_rows = parameters[use == ParameterUse.UNSTEPPED]
-    stepped_modules = frozenset(_modules(names, parameters[use == ParameterUse.STEPPED]))
+    stepped_rows = parameters[use == ParameterUse.STEPPED]
+    stepped_modules = frozenset(modules_with(names, stepped_rows))
     if not stepped_modules:
         return None
-    others = frozenset(_modules(names, parameters[use != ParameterUse.UNSTEPPED]))
+    others = frozenset(modules_with(names, parameters[use != ParameterUse.UNSTEPPED]))
     return ParameterUses(
         unstepped_rows=unstepped_rows,
-        unstepped_modules=outermost_modules(_modules(names, unstepped_rows), others),
+        unstepped_modules=outermost_modules(modules_with(names, unstepped_rows), others),
+        stepped_rows=stepped_rows,
         stepped_modules=stepped_modules,
     )
 
 
-def _modules(names: Names, parameters: NDArray[np.int64]) -> set[str]:
+def modules_with(names: Names, parameters: NDArray[np.int64]) -> set[str]:
     """The modules that have these parameters."""
     return {names.name(row).rpartition(".")[0] for row in parameters.tolist()}
 

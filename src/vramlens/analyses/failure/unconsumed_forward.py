@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vramlens.analyses.attribution.attribution import Attribution
+from vramlens.analyses.attribution.parameter_uses import all_around
 from vramlens.analyses.attribution.steps import PATTERN
 from vramlens.analyses.attribution.training import (
     LEAST_KEPT_SHARE,
@@ -130,17 +131,14 @@ def _without_optimizer(
     turns = [np.searchsorted(starts, kept_rows, side="right")]
     if view.steps.source == PATTERN:
         turns.append(view.step[kept_rows])
-    is_leaf = np.array([not _has_children(path, view.modules.paths) for path in view.modules.paths])
+    # A module with others inside of it works between their turns, too.
+    outer = all_around(path.rpartition(".")[0] for path in view.modules.paths)
+    is_leaf = np.array([path not in outer for path in view.modules.paths])
     module = view.modules.module[kept_rows]
     is_of_leaf = is_leaf[module]
     count = max(_turns_of_a_module(module[is_of_leaf], turn[is_of_leaf]) for turn in turns)
     is_many = count >= _FEWEST_WITHOUT_OPTIMIZER
     return WaitingPasses(count, None, may_train=False) if is_many else waiting
-
-
-def _has_children(module: str, paths: tuple[str, ...]) -> bool:
-    """Whether others are inside of it: then it works between their turns, too."""
-    return any(path.startswith(f"{module}.") for path in paths)
 
 
 def _turns_of_a_module(module: NDArray[np.int64], turn: NDArray[np.int64]) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from vramlens.analyses.attribution.parameter_uses import modules_with
 from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.findings.usage import part_of_heap
@@ -78,7 +79,7 @@ def _widened(scene: Scene, wide_inputs: NDArray[np.int64]) -> NDArray[np.int64]:
     precision: no name tells its type.
     """
     view, sizes = scene.view, scene.device.allocations.requested_bytes
-    owners = {view.names.name(row).rpartition(".")[0] for row in wide_inputs.tolist()}
+    owners = modules_with(view.names, wide_inputs)
     is_owner = np.array([path in owners for path in (*view.modules.paths, "")])
     usual_bytes = [
         shape.bytes for shape in scene.advice_shapes.values() if shape.type in _USUAL_TYPES

@@ -15,7 +15,7 @@ from vramlens.analyses.finding import Finding
 from vramlens.analyses.findings.usage import part_of_heap
 from vramlens.analyses.scene import Scene
 from vramlens.ground.verdict import Verdict
-from vramlens.trace import ParameterUse, TensorKind
+from vramlens.trace import TensorKind
 from vramlens.units import format_size
 
 _MOST_MODULES = 3
@@ -102,11 +102,9 @@ def _is_copy(scene: Scene, uses: ParameterUses) -> bool:
     """Whether these parameters have the sizes of those that are trained, one by one: a copy of the model (a
     reference, a teacher) is given what the model is given, and none of its results.
     """
-    names, sizes = scene.view.names, scene.device.allocations.requested_bytes
-    parameters = np.intersect1d(scene.advice_rows, names.of_kind(TensorKind.PARAMETER))
-    stepped = parameters[names.use[parameters] == ParameterUse.STEPPED]
-    is_whole = len(stepped) >= _FEWEST_OF_COPY
-    return is_whole and np.array_equal(sizes[np.sort(uses.unstepped_rows)], sizes[stepped])
+    sizes = scene.device.allocations.requested_bytes
+    is_whole = len(uses.stepped_rows) >= _FEWEST_OF_COPY
+    return is_whole and np.array_equal(sizes[uses.unstepped_rows], sizes[uses.stepped_rows])
 
 
 def _freeze(modules: tuple[str, ...]) -> str:

@@ -5,6 +5,7 @@ it is no amount of work.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -34,17 +35,36 @@ class _Twice:
 
 def width_differences(ranks: Sequence[RankSummary]) -> Iterator[RankDifference]:
     """Yields the ranks whose parameters are twice as wide as those of at least as many others."""
-    pairs = {
-        rank.rank: [(other, twice) for other in ranks if (twice := _twice(rank, other))]
-        for rank in ranks
-    }
-    wide = [rank for rank in ranks if pairs[rank.rank]]
-    for rank in wide:
-        others = [other for other, _ in pairs[rank.rank]]
+    if len({group.dtype for rank in ranks for group in rank.parameters}) < 2:
+        return
+    alike = _alike(ranks)
+    pairs = [
+        [(others, twice) for others in alike if (twice := _twice(members[0], others[0]))]
+        for members in alike
+    ]
+    wide_count = sum(
+        len(members) for members, narrower in zip(alike, pairs, strict=True) if narrower
+    )
+    for members, narrower in zip(alike, pairs, strict=True):
+        others = [rank for narrow, _ in narrower for rank in narrow]
+        if not others or len(others) < wide_count:
+            continue
         usual_bytes = lower_median(other.peak_requested_bytes for other in others)
-        more = min(rank.peak_requested_bytes // 2, rank.peak_requested_bytes - usual_bytes)
-        if len(others) >= len(wide) and more >= max(LEAST_SHARE * usual_bytes, LEAST_BYTES):
-            yield _difference(rank, pairs[rank.rank][0][1], more)
+        for rank in members:
+            more = min(rank.peak_requested_bytes // 2, rank.peak_requested_bytes - usual_bytes)
+            if more >= max(LEAST_SHARE * usual_bytes, LEAST_BYTES):
+                yield _difference(rank, narrower[0][1], more)
+
+
+def _alike(ranks: Sequence[RankSummary]) -> list[list[RankSummary]]:
+    """The ranks, those together whose parameters have the same modules, types and sizes: there may be
+    thousands of ranks, and few of their kinds.
+    """
+    by_parameters: dict[frozenset[tuple[object, ...]], list[RankSummary]] = defaultdict(list)
+    for rank in ranks:
+        kinds = frozenset((_key(group), group.dtype, group.bytes) for group in rank.parameters)
+        by_parameters[kinds].append(rank)
+    return list(by_parameters.values())
 
 
 def without_widths(
@@ -83,8 +103,6 @@ def _twice(rank: RankSummary, other: RankSummary) -> list[_Twice]:
     """The groups that both have, if all of them take exactly twice as much on the first rank, and they are
     most of its parameters; else [].
     """
-    if other is rank:
-        return []
     theirs = {_key(group): group for group in other.parameters}
     shared = [
         _Twice(group, theirs[_key(group)]) for group in rank.parameters if _key(group) in theirs

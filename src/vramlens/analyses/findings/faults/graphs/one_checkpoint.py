@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from vramlens.analyses.attribution.parameter_uses import all_around
 from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.findings.usage import part_of_heap
@@ -67,7 +68,8 @@ def _layers(paths: tuple[str, ...], module: NDArray[np.int64]) -> list[str]:
     for depth in range(1, _DEEPEST + 1):
         layers = [*dict.fromkeys(filter(None, (_outer(path, depth) for path in used_paths)))]
         if len(layers) > 1:
-            return [layer for layer in layers if _has_children(layer, paths)]
+            outer = all_around(path.rpartition(".")[0] for path in paths)
+            return [layer for layer in layers if layer in outer]
     return []
 
 
@@ -76,7 +78,3 @@ def _outer(path: str, depth: int) -> str:
     parts = path.split(".")
     ends = [end for end, part in enumerate(parts, 1) if part.isdecimal()]
     return ".".join(parts[: ends[depth - 1]]) if len(ends) >= depth else ""
-
-
-def _has_children(module: str, paths: tuple[str, ...]) -> bool:
-    return any(path.startswith(f"{module}.") for path in paths)
