@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from vramlens.analyses.attribution.phases import Phase
 from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
-from vramlens.analyses.findings.usage import part_of_heap
 from vramlens.analyses.scene import Scene
 from vramlens.ground.verdict import Verdict
 from vramlens.trace import IgnoredLabels
@@ -42,8 +41,12 @@ def unlabeled_positions(scene: Scene) -> Iterator[Finding]:
     rows = _logits(scene, labels)
     sizes = scene.device.allocations.requested_bytes[rows]
     in_use_bytes = int(sizes.sum())
-    if request.size_bytes in (*sizes, *(2 * sizes), *(sizes // 2)):  # in 16 bits, or in 32
-        in_use_bytes += request.size_bytes
+    is_of_logits = request.size_bytes in (
+        *sizes,
+        *(2 * sizes),
+        *(sizes // 2),
+    )  # in 16 bits, or in 32
+    in_use_bytes += is_of_logits * request.size_bytes
     saved_bytes = int(in_use_bytes * share)
     if not saved_bytes or saved_bytes < _LEAST_SHARE * scene.wanted_bytes:
         return
@@ -51,7 +54,7 @@ def unlabeled_positions(scene: Scene) -> Iterator[Finding]:
         id="unlabeled_positions",
         verdict=Verdict.LIKELY,
         title=f"{share:.0%} of the positions have no label, and logits are made for all:"
-        f" {part_of_heap(saved_bytes, scene.advice_heap)} are for these",
+        f" {format_size(saved_bytes)}{', with the request that failed,' if is_of_logits else ''} are for these",
         bytes=saved_bytes,
         place=scene.view.place_of_stack(request.stack),
         evidence=(
