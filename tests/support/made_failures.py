@@ -96,6 +96,7 @@ class MadeRun:
         while_handling: bool = False,
         padded_batch: Mapping[str, int] | None = None,
         ignored_labels: Mapping[str, int] | None = None,
+        idle_checkpointing: str | None = None,
     ) -> Explanation:
         """The answer to a request of a part that fails now.
 
@@ -106,6 +107,7 @@ class MadeRun:
             while_handling: whether another such error is being handled.
             padded_batch: how much of the batch is padding, likewise.
             ignored_labels: how many of its positions have no label, likewise.
+            idle_checkpointing: the class of a layer in eval mode that has checkpointing, likewise.
         """
         self.is_refused(part, mib)
         segments = [
@@ -113,7 +115,8 @@ class MadeRun:
             for address, size in self.alive.items()
         ]
         made = snapshot(self.events, segments)
-        if not self.names and not any((expression, node, source, padded_batch, ignored_labels)):
+        read = (expression, node, source, padded_batch, ignored_labels, idle_checkpointing)
+        if not self.names and not any(read):
             path = folder / "made.pickle"
             path.write_bytes(pickle.dumps(made))
             return explain(path)
@@ -130,6 +133,7 @@ class MadeRun:
             "while_handling": while_handling,
             "padded_batch": padded_batch,
             "ignored_labels": ignored_labels,
+            "idle_checkpointing": idle_checkpointing,
         }
         path = vram(folder / "made.vram", made, {"oom": failure}, names={"tensors": named})
         return explain(path)

@@ -15,6 +15,7 @@ from vramlens.analyses.findings.table import FROM_RECORDING
 from vramlens.analyses.scene import Scene
 from vramlens.ground.verdict import least_sure
 from vramlens.ranks.peers.usual import lower_median
+from vramlens.ranks.peers.whole_parameters import whole_parameters
 from vramlens.ranks.rank_difference import LEAST_BYTES, RankDifference
 from vramlens.ranks.rank_summary import AvoidableUse, RankSummary
 from vramlens.ranks.rank_words import who_of
@@ -55,8 +56,8 @@ def _use(finding: Finding, size_bytes: int, fix: str) -> AvoidableUse:
 
 
 def shared_avoidable_uses(ranks: Sequence[RankSummary]) -> tuple[Finding, ...]:
-    """What more than half of the ranks need not hold, at least a tenth of their peak; the largest
-    first.
+    """What more than half of the ranks need not hold, at least a tenth of their peak, and parameters that
+    all of them keep whole; the largest first.
     """
     alike: dict[str, list[AvoidableUse]] = defaultdict(list)
     for rank in ranks:
@@ -66,7 +67,7 @@ def shared_avoidable_uses(ranks: Sequence[RankSummary]) -> tuple[Finding, ...]:
             if use.verdict.is_sure and use.bytes >= least_bytes:
                 alike[use.id].append(use)
     shared = [uses for uses in alike.values() if len(uses) > max(1, len(ranks) / 2)]
-    findings = [_shared(uses, len(ranks)) for uses in shared]
+    findings = [*(_shared(uses, len(ranks)) for uses in shared), *whole_parameters(ranks)]
     return tuple(sorted(findings, key=lambda finding: -(finding.bytes or 0)))
 
 

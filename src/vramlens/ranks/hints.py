@@ -31,6 +31,7 @@ class Hint(IntFlag):
     EVALUATION = 2048
     LOSS = 4096
     LOGGING = 8192
+    FULLY_SHARDED = 16384
 
 
 # Each is looked for in "file:function" of every frame. Names are those of PyTorch 2.4 to 2.13 and
@@ -63,6 +64,7 @@ _PATTERNS = {
         Hint.DDP: r"torch[/\\]nn[/\\]parallel[/\\]distributed\.py",
         Hint.SHARDED: r"torch[/\\]distributed[/\\](?:fsdp|_composable|tensor|_tensor)[/\\]"
         r"|[/\\]deepspeed[/\\]runtime[/\\]zero",
+        Hint.FULLY_SHARDED: r"torch[/\\]distributed[/\\](?:fsdp|_composable)[/\\]",
         Hint.PIN_MEMORY: r"torch[/\\]utils[/\\]data[/\\]_utils[/\\]pin_memory\.py|:pin_memory$",
         Hint.EVALUATION: r":(?:evaluate|evaluation_loop|validate|validation\w*|eval_\w+"
         r"|test_epoch\w*|predict\w*"

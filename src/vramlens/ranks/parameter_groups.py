@@ -84,12 +84,23 @@ def _group(names: TensorNames, use: int, rows: list[int]) -> ParameterGroup:
         bytes=int(names.size_bytes[rows].sum()),
         digest=sum(_digest(names, row) for row in rows) % DIGEST_MODULUS,
         dtype=_dtype(names, rows),
+        parts=_parts(names, rows),
     )
 
 
 def _dtype(names: TensorNames, rows: list[int]) -> str:
     types = {names.dtype[row] for row in rows} if names.dtype else set()
     return types.pop() if len(types) == 1 else ""
+
+
+def _parts(names: TensorNames, rows: list[int]) -> int:
+    """Of how many ranks each has a part, as most of their bytes do."""
+    if not names.parts:
+        return 1
+    bytes_of: dict[int, int] = defaultdict(int)
+    for row in rows:
+        bytes_of[names.parts[row]] += int(names.size_bytes[row])
+    return max(bytes_of, key=bytes_of.__getitem__)
 
 
 def _digest(names: TensorNames, row: int) -> int:

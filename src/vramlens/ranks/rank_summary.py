@@ -103,7 +103,8 @@ class Stray:
 class RankGrowth:
     """Memory that grows with every step: a leak's verdict, line, bytes per step and so far, steps,
     what to do, and the lines that asked for it, the largest first (() where it is told at a caller, or
-    the summary is older than that question).
+    the summary is older than that question); whether no module computed it, as what a replay buffer keeps
+    (likewise true of older ones).
     """
 
     verdict: Verdict
@@ -113,6 +114,7 @@ class RankGrowth:
     steps: int
     fix: str | None
     lines: tuple[Place, ...] = ()
+    is_stored_data: bool = True
 
     @property
     def places(self) -> frozenset[Place | None]:
@@ -174,6 +176,7 @@ class ParameterGroup:
         digest: the sum of their digests, each of a name (without that of the outermost module) and
             a size; modulo 1 << 48.
         dtype: the type of their elements; "" where they have several, or nobody knows.
+        parts: how many ranks have a part of each of them; 1 where they are whole, or nobody knows.
     """
 
     modules: str
@@ -182,6 +185,7 @@ class ParameterGroup:
     bytes: int
     digest: int
     dtype: str = ""
+    parts: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -160,6 +160,7 @@ def _growth(view: Attribution, leak: RecordedLeak) -> RankGrowth:
         steps=leak.steps,
         fix=leak.advice,
         lines=_lines_of(view, leak),
+        is_stored_data=leak.is_stored_data,
     )
 
 

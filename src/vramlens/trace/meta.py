@@ -83,10 +83,12 @@ class FailureMeta:
         expression: of the program that asked, as its file has it.
         node: the operation whose gradient was being computed, as autograd calls it; None outside of a
             backward pass.
-        source: the text of the lines that held the most then, by file and line.
+        source: the text of the lines that held the most then, and of their callers, by file and line.
         while_handling: whether the program was handling another such error on that thread.
         padded_batch: the batch with most padding, where it could be read.
         ignored_labels: the labels of which most are ignored, likewise.
+        idle_checkpointing: the class of a layer with gradient checkpointing that was in eval mode; None
+            without one.
     """
 
     device: int | None = None
@@ -99,6 +101,7 @@ class FailureMeta:
     while_handling: bool = False
     padded_batch: PaddedBatch | None = None
     ignored_labels: IgnoredLabels | None = None
+    idle_checkpointing: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,6 +55,7 @@ class TensorNames:
         name: ``model.blocks.3.attn.qkv.weight``, ``grad[model.blocks.3.attn.qkv.weight]``.
         dtype: of parameters and buffers, the type of their elements, such as ``bfloat16``; "" where nobody
             knows.
+        parts: of parameters that are DTensors, how many ranks have a part of each; 1 of others.
     """
 
     device: NDArray[np.int32]
@@ -65,6 +66,7 @@ class TensorNames:
     time_us: NDArray[np.int64]
     name: tuple[str, ...]
     dtype: tuple[str, ...] = ()
+    parts: tuple[int, ...] = ()
 
     def __len__(self) -> int:
         return len(self.name)

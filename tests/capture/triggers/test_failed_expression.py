@@ -122,6 +122,29 @@ def test_the_source_of_the_lines_that_hold_the_most(tmp_path: Path) -> None:
     assert source_of_largest({"segments": [None]}) == []
 
 
+def test_the_source_of_the_lines_that_called_those_and_that_asked_for_derivatives(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "train.py"
+    path.write_text("y = cube(x)\ng = grad(y, x, create_graph=True)\nparts = list(batches())\n")
+
+    def frame(line: int, file: str = str(path)) -> dict[str, Any]:
+        return {"filename": file, "line": line, "name": "f"}
+
+    autograd = frame(9, "/venv/site-packages/torch/autograd/__init__.py")
+    stacks = [([frame(1), frame(3)], 1 << 20), ([autograd, frame(2)], 4)]
+    blocks = [
+        {"size": size, "state": "active_allocated", "frames": frames} for frames, size in stacks
+    ]
+    many = [
+        {"size": 1 << 10, "state": "active_allocated", "frames": [frame(1, f"/x{number}.py")]}
+        for number in range(20)
+    ]
+    told = source_of_largest({"segments": [{"blocks": [*blocks, *many]}]})
+    assert [entry["line"] for entry in told] == [1, 3, 2]
+    assert told[2]["text"] == "g = grad(y, x, create_graph=True)"
+
+
 def test_the_operation_whose_gradient_is_being_computed() -> None:
     torch = pytest.importorskip("torch")
     told: list[str | None] = []

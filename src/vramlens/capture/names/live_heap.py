@@ -244,6 +244,12 @@ class LiveHeap:
         """The type of its elements: ``float32``."""
         return str(self.tensor.dtype.__get__(tensor)).removeprefix("torch.")
 
+    def whole_bytes(self, tensor: Any) -> int:
+        """Bytes of the elements of all ranks that a DTensor stands for; 0 of others."""
+        if "_local_tensor" not in dict(self.attributes(tensor)):
+            return 0
+        return int(self.tensor.numel(tensor) * self.tensor.dtype.__get__(tensor).itemsize)
+
     def view_bytes(self, tensor: Any) -> int:
         """Bytes of the elements that a tensor shows, of its storage perhaps a small part."""
         if not self.is_plain(tensor):

@@ -65,6 +65,8 @@ class NamedTensor:
             the program has no optimizer.
         dtype: of a parameter or buffer, the type of its elements, such as ``bfloat16``; "" where it
             is neither.
+        parts: of a parameter that is a DTensor, how many ranks have a part of it (1: it is whole); None of
+            others.
     """
 
     device: int
@@ -74,6 +76,7 @@ class NamedTensor:
     kind: str
     use: str = ""
     dtype: str = ""
+    parts: int | None = None
 
 
 def named_tensors(
@@ -122,6 +125,7 @@ class _NamesOfTensors:
         self._buffers: list[Any] = []
         self._uses: dict[tuple[int, int], str] = {}
         self._dtypes: dict[tuple[int, int], str] = {}
+        self._parts: dict[tuple[int, int], int] = {}
         self._modules = ModuleNames(heap)
         self._variables = script_variables()
         self._optimizers: list[tuple[Any, dict[str, Any]]] = []
@@ -150,6 +154,7 @@ class _NamesOfTensors:
             self._claims.settle,
             self._note_uses,
             self._note_dtypes,
+            self._note_parts,
         )
         for part in parts:
             with own_errors():  # what is odd in one part costs the others nothing
@@ -163,6 +168,7 @@ class _NamesOfTensors:
                 kind=storage.kind,
                 use=self._uses.get((device, address), "") if storage.kind == "parameter" else "",
                 dtype=self._dtypes.get((device, address), "") if storage.kind in _TYPED else "",
+                parts=self._parts.get((device, address)) if storage.kind == "parameter" else None,
             )
             for (device, address), storage in self._claims.names.items()
         ]
@@ -277,6 +283,14 @@ class _NamesOfTensors:
             dtype = self._heap.dtype(tensor)
             for _, storage in self._heap.storages(tensor):
                 self._dtypes.setdefault((storage.device, storage.address), dtype)
+
+    def _note_parts(self) -> None:
+        """Notes of parameters that are DTensors how many times their storage the whole is."""
+        for parameter in self._parameters:
+            whole_bytes = self._heap.whole_bytes(parameter)
+            for _, storage in self._heap.storages(parameter) if whole_bytes else ():
+                parts = round(whole_bytes / storage.size_bytes)
+                self._parts.setdefault((storage.device, storage.address), max(1, parts))
 
     def _use(self, parameter: Any) -> int:
         """The place of a parameter's use among ``_USES``."""

@@ -344,7 +344,8 @@ class Recorder:
             )
             entries = (asdict(tensor) for tensor in tensors)
             return [
-                {key: value for key, value in entry.items() if value != ""} for entry in entries
+                {key: value for key, value in entry.items() if value not in ("", None)}
+                for entry in entries
             ]
 
     def _meta(

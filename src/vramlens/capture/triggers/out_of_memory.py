@@ -14,6 +14,7 @@ from typing import Any
 from vramlens.capture.torch_api import Allocator
 from vramlens.capture.triggers.batch_tables import batch_tables
 from vramlens.capture.triggers.failed_expression import failed_expression, failed_node
+from vramlens.capture.triggers.idle_checkpointing import idle_checkpointing
 from vramlens.capture.triggers.ignored_labels import ignored_labels
 from vramlens.capture.triggers.padded_batch import padded_batch
 from vramlens.capture.warn import harmless
@@ -38,6 +39,7 @@ class RefusedRequest:
         thread: the number of the thread that asked.
         padded_batch: how much of the batch is padding; None where nobody knows, or it is not recorded.
         ignored_labels: how many of its positions have no label, likewise.
+        idle_checkpointing: the class of a layer in eval mode that has gradient checkpointing; None without one.
         path: the recording that was written; None where that failed or was left out.
         is_another_try: whether a library made it because one before it had failed.
         takes_place_of: the recording of the one before it; None where there is none.
@@ -52,6 +54,7 @@ class RefusedRequest:
     thread: int = field(default_factory=threading.get_ident)
     padded_batch: dict[str, int] | None = None
     ignored_labels: dict[str, int] | None = None
+    idle_checkpointing: str | None = None
     path: str | None = None
     is_another_try: bool = False
     takes_place_of: str | None = None
@@ -67,6 +70,7 @@ class RefusedRequest:
             "while_handling": self.while_handling,
             "padded_batch": self.padded_batch,
             "ignored_labels": self.ignored_labels,
+            "idle_checkpointing": self.idle_checkpointing,
         }
 
 
@@ -128,6 +132,7 @@ class OutOfMemoryWatch:
             tables = batch_tables(self._device_type)
             failure.padded_batch = padded_batch(tables)
             failure.ignored_labels = ignored_labels(tables)
+            failure.idle_checkpointing = idle_checkpointing()
             failure.path = self._write(failure)
             self._last_written = time.monotonic()
 

@@ -3,48 +3,105 @@
 from __future__ import annotations
 
 import linecache
+import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 from vramlens.capture.triggers.ending_line import is_users
 from vramlens.ground.program_errors import own_errors
 
 _MOST_LINES = 8
+_MOST_DERIVATIVES = 4
 _MOST_PARTS = 6
 """Lines that one statement goes on over."""
 _LONGEST = 300
+_AUTOGRAD = re.compile(r"[/\\]torch[/\\]autograd[/\\]__init__\.py$")
+
+_Line = tuple[str, int]
+"""A file and a line of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _LinesOfProgram:
+    """The program's own lines that asked for what is alive, with its bytes.
+
+    Attributes:
+        asking: the innermost ones.
+        calling: those that called them.
+        deriving: those that called ``torch.autograd.grad``.
+    """
+
+    asking: Counter[_Line] = field(default_factory=Counter)
+    calling: Counter[_Line] = field(default_factory=Counter)
+    deriving: Counter[_Line] = field(default_factory=Counter)
+
+    def largest(self) -> Iterator[_Line]:
+        """Yields each line that is worth its text once, the largest first."""
+        lines = chain(
+            self.asking.most_common(_MOST_LINES),
+            self.calling.most_common(_MOST_LINES),
+            self.deriving.most_common(_MOST_DERIVATIVES),
+        )
+        yield from dict.fromkeys(line for line, _ in lines)
 
 
 def source_of_largest(snapshot: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The lines that asked for most of what is alive in a snapshot: ``file``, ``line`` and ``text``, the
-    largest first; those without a file are left out. Never raises.
+    """The lines that asked for most of what is alive in a snapshot, then those that called them, and
+    those that asked for a derivative: ``file``, ``line`` and ``text``; those without a file are left
+    out. Never raises.
     """
     with own_errors():
-        largest = _bytes_by_line(snapshot).most_common(_MOST_LINES)
         entries = (
-            {"file": file, "line": line, "text": _text(file, line)} for (file, line), _ in largest
+            {"file": file, "line": line, "text": _text(file, line)}
+            for file, line in _lines_of_program(snapshot).largest()
         )
         return [entry for entry in entries if entry["text"]]
     return []
 
 
-def _bytes_by_line(snapshot: Mapping[str, Any]) -> Counter[tuple[str, int]]:
-    """The live bytes of each of the program's own lines."""
-    sizes: Counter[tuple[str, int]] = Counter()
+def _lines_of_program(snapshot: Mapping[str, Any]) -> _LinesOfProgram:
+    """The program's own lines in the stacks of what is alive."""
+    lines = _LinesOfProgram()
     own_files: dict[str, bool] = {}
+    for frames, size_bytes in _bytes_by_stack(snapshot):
+        _add(lines, frames, size_bytes, own_files)
+    return lines
+
+
+def _bytes_by_stack(snapshot: Mapping[str, Any]) -> Iterable[tuple[Sequence[Any], int]]:
+    """The live bytes of each stack: PyTorch gives all blocks of one stack the same list of frames."""
+    by_list: dict[int, tuple[Sequence[Any], int]] = {}
     for segment in snapshot.get("segments", ()):
         for block in segment.get("blocks", ()):
-            if block.get("state") != "active_allocated":
-                continue
-            for frame in block.get("frames", ()):
-                file = frame["filename"]
-                if file not in own_files:
-                    own_files[file] = is_users(file)
-                if own_files[file]:
-                    sizes[file, frame["line"]] += block["size"]
-                    break
-    return sizes
+            if block.get("state") == "active_allocated":
+                frames = block.get("frames", ())
+                _, size_bytes = by_list.get(id(frames), (frames, 0))
+                by_list[id(frames)] = (frames, size_bytes + block["size"])
+    return by_list.values()
+
+
+def _add(
+    lines: _LinesOfProgram, frames: Sequence[Any], size_bytes: int, own_files: dict[str, bool]
+) -> None:
+    """Counts the program's lines in one stack, the innermost frame first.
+
+    Args:
+        own_files: whether a file is the program's own, as far as that is known.
+    """
+    kinds, inner_file = lines.asking, ""
+    for frame in frames:
+        file, line = frame["filename"], (frame["filename"], frame["line"])
+        if file not in own_files:
+            own_files[file] = is_users(file)
+        if own_files[file]:
+            kinds[line] += size_bytes
+            if kinds is lines.asking and _AUTOGRAD.search(inner_file):
+                lines.deriving[line] += size_bytes
+            kinds = lines.calling
+        inner_file = file
 
 
 def _text(file: str, line: int) -> str:

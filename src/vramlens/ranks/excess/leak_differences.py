@@ -19,6 +19,8 @@ _MOST_TOLD, _LARGE_PART = 3, 0.05
 """Lines of one leak, that are told; and what each holds of it."""
 _MANY_STEPS = 100
 """That left something behind: what fills is full by then."""
+_FEWEST_STEPS, _LARGE_LEAK = 5, 0.15
+"""Of fewer, the steps of all and a part of the peak from which on a loop keeps what a model computed."""
 
 
 def leak_differences(beside: RankAgainstPeers, *, only_sure: bool = False) -> list[RankDifference]:
@@ -31,12 +33,25 @@ def leak_differences(beside: RankAgainstPeers, *, only_sure: bool = False) -> li
     """
     differences: dict[Place | None, RankDifference] = {}
     for leak in beside.rank.leaks:
-        is_sure = leak.verdict.is_sure or (only_sure and leak.steps >= _MANY_STEPS)
+        is_sure = leak.verdict.is_sure or (only_sure and _goes_on(beside, leak))
         may_be_told = is_sure or not (differences or only_sure)
         is_new = leak.place not in differences and may_be_told
         if is_new and _is_worth_telling(beside, leak) and not _is_common(beside, leak):
-            differences[leak.place] = _difference(beside, leak)
+            of_few_steps = only_sure and not leak.verdict.is_sure and leak.steps < _MANY_STEPS
+            verdict = Verdict.POSSIBLE if of_few_steps else Verdict.LIKELY
+            differences[leak.place] = _difference(beside, leak, if_unsure=verdict)
     return list(differences.values())
+
+
+def _goes_on(beside: RankAgainstPeers, leak: RankGrowth) -> bool:
+    """True if what is only possible is no buffer that fills: it grew for long, or each step of all kept
+    much of what modules computed.
+    """
+    if leak.steps >= _MANY_STEPS:
+        return True
+    is_of_all_steps = _FEWEST_STEPS <= leak.steps >= len(beside.rank.step_peaks) - 2
+    is_much = leak.bytes >= _LARGE_LEAK * beside.rank.peak_requested_bytes
+    return is_of_all_steps and is_much and not leak.is_stored_data
 
 
 def _is_worth_telling(beside: RankAgainstPeers, leak: RankGrowth) -> bool:
@@ -53,10 +68,13 @@ def _is_worth_telling(beside: RankAgainstPeers, leak: RankGrowth) -> bool:
 
 
 def _is_filling(beside: RankAgainstPeers, leak: RankGrowth) -> bool:
-    """True if what grows holds no more than a rank's peers hold at the same line."""
+    """True if what grows holds no more than a rank's peers hold at the same line. (Of one that is told at
+    a caller, that line may hold next to nothing.)
+    """
     lines = _lines_of(beside, leak)
     usual_bytes = sum(map(beside.usual.line_bytes, lines))
-    return 0 < sum(line.peak_bytes for line in lines) <= usual_bytes
+    held_bytes = sum(line.peak_bytes for line in lines)
+    return leak.bytes / 2 <= held_bytes <= usual_bytes
 
 
 def _is_common(beside: RankAgainstPeers, leak: RankGrowth) -> bool:
@@ -67,7 +85,9 @@ def _is_common(beside: RankAgainstPeers, leak: RankGrowth) -> bool:
     return leaking_peers * 2 >= peers and leaking_peers != 0
 
 
-def _difference(beside: RankAgainstPeers, leak: RankGrowth) -> RankDifference:
+def _difference(
+    beside: RankAgainstPeers, leak: RankGrowth, *, if_unsure: Verdict
+) -> RankDifference:
     cause = "rank0_gather" if _is_gathered(beside, leak) else "leak"
     excesses = [beside.excess(line) for line in beside.rank.lines if line.place in leak.places]
     leaked_bytes = leak.leaked_bytes(
@@ -75,7 +95,7 @@ def _difference(beside: RankAgainstPeers, leak: RankGrowth) -> RankDifference:
     )
     return beside.difference(
         cause,
-        leak.verdict if leak.verdict.is_sure else Verdict.LIKELY,
+        leak.verdict if leak.verdict.is_sure else if_unsure,
         leaked_bytes,
         place=leak.place,
         evidence=[

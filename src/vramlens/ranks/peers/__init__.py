@@ -11,4 +11,5 @@ trained_parameters: which parameters ranks train.
 strangers: recordings of another program.
 strays: what ranks hold on GPUs of others.
 usual: medians of a cohort.
+whole_parameters: what all ranks keep whole beside what they divide.
 """

@@ -117,6 +117,7 @@ def _failure(entry: dict[str, Any]) -> FailureMeta:
         while_handling=entry.get("while_handling") is True,
         padded_batch=_padded_batch(as_dict(entry.get("padded_batch"))),
         ignored_labels=_ignored_labels(as_dict(entry.get("ignored_labels"))),
+        idle_checkpointing=as_text(entry.get("idle_checkpointing")),
     )
 
 

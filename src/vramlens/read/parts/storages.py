@@ -23,6 +23,7 @@ _MOST_OWNERS = 2_000
 _MOST_LINKS = 64
 _MOST_SKIPPED = 64
 _LONGEST_LINK = 200
+_MOST_PARTS = 1 << 20
 _STORED = ("device", "address", "bytes", "owner")
 _KINDS = {kind.name.lower(): kind.value for kind in TensorKind}
 _USES = {use.name.lower(): use.value for use in ParameterUse}
@@ -49,7 +50,7 @@ _CLASSES = frozenset(
 
 def names_of(part: dict[str, Any], _missing: list[str]) -> TensorNames:
     """The named storages; rows without an address, a size or a name are passed over."""
-    rows: list[tuple[int, int, int, int, int, int, str, str]] = []
+    rows: list[tuple[int, int, int, int, int, int, str, str, int]] = []
     for tensor in as_list(part.get("tensors")):
         entry = as_dict(tensor)
         location = as_location(entry.get("device"), entry.get("address"), entry.get("bytes"))
@@ -60,7 +61,8 @@ def names_of(part: dict[str, Any], _missing: list[str]) -> TensorNames:
         use = _USES.get(text_of(entry.get("use")), ParameterUse.UNKNOWN)
         time_us = as_number(entry.get("time_us"), LATEST_US)
         moment = AT_THE_END if time_us is None else time_us
-        rows.append((*location, kind, use, moment, name, text_of(entry.get("dtype"))))
+        parts = as_number(entry.get("parts"), _MOST_PARTS) or 1
+        rows.append((*location, kind, use, moment, name, text_of(entry.get("dtype")), parts))
     return TensorNames(
         device=column_of(rows, 0, np.int32),
         address=column_of(rows, 1, np.uint64),
@@ -70,6 +72,7 @@ def names_of(part: dict[str, Any], _missing: list[str]) -> TensorNames:
         time_us=column_of(rows, 5, np.int64),
         name=tuple(row[6] for row in rows),
         dtype=tuple(row[7] for row in rows),
+        parts=tuple(row[8] for row in rows),
     )
 
 

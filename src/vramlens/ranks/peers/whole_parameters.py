@@ -1,0 +1,88 @@
+"""Parameters that all ranks keep whole, beside those that they divide: what a call or a plan left out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from vramlens.analyses.finding import Finding
+from vramlens.ground.verdict import Verdict
+from vramlens.ranks.hints import Hint
+from vramlens.ranks.parameter_groups import modules_of
+from vramlens.ranks.rank_difference import LEAST_BYTES
+from vramlens.ranks.rank_summary import ParameterGroup, RankSummary
+from vramlens.ranks.rank_words import who_of
+from vramlens.units import format_size
+
+_LEAST_SHARE = 0.05
+"""Of the peak: norms and biases stay whole in many plans."""
+_MOST_NAMED = 3
+
+
+def whole_parameters(ranks: Sequence[RankSummary]) -> Iterator[Finding]:
+    """What every rank keeps whole of parameters that it trains, although FSDP or a plan of tensor
+    parallelism divides others like them; nothing where a rank has none of these.
+    """
+    groups_by_rank = [_whole_groups(rank) for rank in ranks]
+    if len(ranks) < 2 or not all(groups_by_rank):
+        return
+    rank, groups = min(
+        zip(ranks, groups_by_rank, strict=True), key=lambda entry: _bytes_of(entry[1])
+    )
+    size_bytes = _bytes_of(groups)
+    if size_bytes < max(LEAST_BYTES, _LEAST_SHARE * rank.peak_requested_bytes):
+        return
+    parts = max(group.parts for group in rank.parameters)
+    saved_bytes = size_bytes - size_bytes // parts
+    names = ", ".join(group.modules for group in groups[:_MOST_NAMED])
+    more = " and others" if len(groups) > _MOST_NAMED else ""
+    yield Finding(
+        id="whole_parameters",
+        verdict=Verdict.LIKELY,
+        title=f"{who_of(len(ranks), len(ranks))} keep {format_size(size_bytes)} of parameters whole, although"
+        f" others are divided by {parts}: {names}{more}",
+        bytes=saved_bytes,
+        place=None,
+        evidence=("their gradients and optimizer states are whole on each rank, too",),
+        fix=_remedy(rank, saved_bytes),
+    )
+
+
+def _remedy(rank: RankSummary, saved_bytes: int) -> str:
+    size = format_size(saved_bytes)
+    if _is_fully_sharded(rank):
+        return (
+            "call fully_shard on the model itself, too, after its layers: what no call has got stays whole, and its"
+            f" gradients are not averaged over the ranks (about {size} less of parameters, and as much of each of"
+            " their gradients and states)"
+        )
+    return (
+        "compare the names in the plan of parallelize_module with model.named_modules(): a name that fits no module"
+        f" is only warned of (about {size} less of parameters, and as much of each of their gradients and states)"
+    )
+
+
+def _whole_groups(rank: RankSummary) -> list[ParameterGroup]:
+    """The whole parameters that a rank trains and that it might divide, the largest group first."""
+    divided = [group for group in rank.parameters if group.parts > 1]
+    whole = [group for group in rank.parameters if group.parts == 1 and group.use == "stepped"]
+    if not divided:
+        return []
+    if _is_fully_sharded(rank):
+        return whole
+    # Of tensor parallelism: what stands in the same layers. Embeddings are often whole on purpose.
+    layers = {_layer(group) for group in divided} - {""}
+    return [group for group in whole if _layer(group) in layers]
+
+
+def _is_fully_sharded(rank: RankSummary) -> bool:
+    return any(line.hints & Hint.FULLY_SHARDED for line in rank.lines)
+
+
+def _layer(group: ParameterGroup) -> str:
+    """The path of the numbered layers that a group's modules are in; "" of what is in none."""
+    before, number, _ = modules_of(group).partition("{}")
+    return before + number
+
+
+def _bytes_of(groups: Sequence[ParameterGroup]) -> int:
+    return sum(group.bytes for group in groups)
