@@ -27,6 +27,12 @@ _KEPT_REQUESTS_SHARE = 0.35
 fewest where messages go along edges; key-value caches and features that a program keeps of passes
 without a graph are 14 to 32% (H100 and H200, PyTorch 2.11).
 """
+_MANY_REQUESTS, _KEPT_BESIDE_WORKSPACES = 0.4, 0.33
+"""Of so many of its requests, the bytes that are enough: workspaces of convolutions may take as much as all
+results (37% are kept of a residual network in eval mode, whose graph has 45% of the requests).
+"""
+_MANY_PASSES = 3
+"""With graphs, and no backward pass between them: a first step of training has one or two."""
 _NEVER = np.iinfo(np.int64).max
 _BRIEF_REQUESTS = 3
 """Without a graph a result is gone so many requests later."""
@@ -68,7 +74,10 @@ def evaluation_of(view: Attribution) -> Evaluation | None:
     rows = np.concatenate(passes)
     given_up = view.device.allocations.free_requested < len(view.device.events)
     ended = any(bool(given_up[pass_rows].all()) for pass_rows in passes)
-    is_sure = runs_before_training(view, rows) if unstepped else ended or _is_no_first_step(view)
+    if unstepped:
+        is_sure = runs_before_training(view, rows)
+    else:
+        is_sure = ended or len(passes) >= _MANY_PASSES or _is_no_first_step(view)
     return Evaluation(
         rows=rows,
         unstepped=unstepped,
@@ -171,10 +180,12 @@ def keeping_passes(
     for pass_rows in np.split(rows, np.flatnonzero(begins)[1:]):
         if len(pass_rows) < FEWEST_ALLOCATIONS:
             continue
-        if kept_share(view.device, pass_rows) < _KEPT_REQUESTS_SHARE:
+        requests_share = kept_share(view.device, pass_rows)
+        if requests_share < _KEPT_REQUESTS_SHARE:
             continue
+        least_share = _KEPT_SHARE if requests_share < _MANY_REQUESTS else _KEPT_BESIDE_WORKSPACES
         _, most_bytes = allocations.fullest(pass_rows)
-        if most_bytes >= _KEPT_SHARE * int(allocations.requested_bytes[pass_rows].sum()):
+        if most_bytes >= least_share * int(allocations.requested_bytes[pass_rows].sum()):
             passes.append((pass_rows, most_bytes))
     return passes
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 
@@ -13,7 +14,10 @@ from vramlens.analyses.attribution.phases import MODULE_CALL
 from vramlens.analyses.evaluation_passes import Evaluation, given_up_to_backward
 from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding, Place
-from vramlens.analyses.findings.faults.graphs.derivative_graphs import derivatives_after
+from vramlens.analyses.findings.faults.graphs.derivative_graphs import (
+    derivative_graphs,
+    derivatives_after,
+)
 from vramlens.analyses.scene import Scene
 from vramlens.ground.verdict import Verdict
 from vramlens.trace import NO_STACK
@@ -21,6 +25,9 @@ from vramlens.units import MIB, format_size
 
 _LEAST_BYTES = MIB
 _MOST_MODULES = 3
+_THREAD = re.compile(r"[/\\]threading\.py:\d+ in _bootstrap")
+_LEAST_OF_IDLE = 0.25
+"""Of what is in use: what layers keep whose checkpoints are left out."""
 
 
 def eval_with_grad(scene: Scene) -> Iterator[Finding]:
@@ -28,9 +35,15 @@ def eval_with_grad(scene: Scene) -> Iterator[Finding]:
     be lower by; or what training keeps in eval mode, where the program forgot to leave it.
     """
     evaluation = scene.evaluation
+    idle_layer = _idle_checkpointing(scene)
+    if idle_layer:
+        yield from _without_checkpoints(scene, idle_layer)
+        return
     if evaluation is None:
         return
     failed_event = scene.failed_event
+    if failed_event is not None and any(derivative_graphs(scene)):
+        return  # the steps ask for derivatives, which torch.no_grad() around them would forbid
     caller = _calling_frame(scene.view, evaluation.rows)
     place = None if caller is None else scene.view.place(caller)
     if failed_event is not None and _is_training(scene.view, evaluation, caller):
@@ -54,6 +67,11 @@ def eval_with_grad(scene: Scene) -> Iterator[Finding]:
     evidence = [f"{format_size(most_bytes)} at most are in use only because gradients were enabled"]
     if not helps:
         evidence.append(f"none of it is in use {when}, so this would not lower that")
+    if _runs_in_thread(scene):
+        evidence.append(
+            "it ran in a thread of its own: torch.set_grad_enabled(False) and no_grad() hold for the thread that"
+            " calls them"
+        )
     modules = _outermost_modules(scene.view, evaluation.rows)
     evidence.append(f"these modules ran in eval mode with gradients enabled: {modules}")
     effect = f"about {format_size(size_bytes)} less" + (f" {when}" if helps else "")
@@ -71,6 +89,42 @@ def eval_with_grad(scene: Scene) -> Iterator[Finding]:
             evaluation.rows,
         ),
     )
+
+
+def _idle_checkpointing(scene: Scene) -> str:
+    """The class of a layer that has gradient checkpointing and is in eval mode; "" without one."""
+    failure = scene.ending_failure
+    return "" if failure is None else failure.idle_checkpointing or ""
+
+
+def _without_checkpoints(scene: Scene, idle_layer: str) -> Iterator[Finding]:
+    """What layers keep in eval mode since the last backward pass, though they have checkpoints."""
+    view, allocations, rows = scene.view, scene.device.allocations, scene.advice_rows
+    ends = view.phases.span_end[view.phases.span_end < scene.advice_event]
+    is_since = allocations.born[rows] > int(ends.max(initial=-1))
+    rows = rows[view.modules.eval_with_grad[rows] & is_since & ~view.names.placed[rows]]
+    size_bytes = int(allocations.requested_bytes[rows].sum())
+    if size_bytes < _LEAST_OF_IDLE * scene.advice_heap.requested_bytes:
+        return
+    yield Finding(
+        id="eval_with_grad",
+        verdict=Verdict.LIKELY,
+        title=f"{idle_layer} has gradient checkpointing, and leaves it out: the model is in eval mode while it is"
+        " trained",
+        bytes=size_bytes,
+        place=view.place_of_block(int(rows[np.argmax(allocations.requested_bytes[rows])])),
+        evidence=("transformers uses gradient checkpointing in training mode only",),
+        fix="call model.train() before training goes on, as after each evaluation: checkpointing then saves much"
+        f" of {format_size(size_bytes)}. If this is an evaluation, wrap it in torch.no_grad()",
+        extent=Extent(scene.advice_event, rows),
+    )
+
+
+def _runs_in_thread(scene: Scene) -> bool:
+    """Whether memory ran out in a thread that the program started."""
+    request = scene.ending_request
+    frames = [] if request is None else scene.trace.stacks.of(request.stack)
+    return any(map(_THREAD.search, map(str, frames)))
 
 
 def _is_training(view: Attribution, evaluation: Evaluation, caller: int | None) -> bool:

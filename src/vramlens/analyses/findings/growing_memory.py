@@ -78,7 +78,11 @@ def _kept_by_turns(scene: Scene, turns: Sequence[RecordedLeak]) -> Finding:
     at = f", at {largest.place}{more_lines}" if largest.place else ""
     line = f"{largest.file}:{largest.line}{more_lines}" if largest.place else "these lines"
     is_in_use = uses_checkpoints(scene.view)
-    around_each = "" if is_in_use else ", or use torch.utils.checkpoint around each"
+    around_each = ", or use torch.utils.checkpoint around each"
+    if is_in_use:
+        around_each = (
+            ", or put several into one checkpoint, about as many as there are checkpoints then"
+        )
     return Finding(
         id="leak",
         verdict=Verdict.POSSIBLE,

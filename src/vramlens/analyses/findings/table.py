@@ -15,6 +15,7 @@ from vramlens.analyses.findings.failure_remedies import (
 from vramlens.analyses.findings.faults.double_precision import double_precision
 from vramlens.analyses.findings.faults.graphs.losses_before_backward import losses_before_backward
 from vramlens.analyses.findings.faults.graphs.one_checkpoint import one_checkpoint
+from vramlens.analyses.findings.faults.graphs.repeated_turns import repeated_turns
 from vramlens.analyses.findings.faults.graphs.retained_graph import retained_graph
 from vramlens.analyses.findings.faults.graphs.solver_steps import solver_steps
 from vramlens.analyses.findings.faults.idle_experts import idle_experts
@@ -22,8 +23,11 @@ from vramlens.analyses.findings.faults.kept.finished_models import finished_mode
 from vramlens.analyses.findings.faults.kept.frozen_twins import frozen_twins
 from vramlens.analyses.findings.faults.kept.generation_scores import generation_scores
 from vramlens.analyses.findings.faults.kept.kept_by_calls import kept_by_calls
+from vramlens.analyses.findings.faults.kept.kept_caches import kept_caches
 from vramlens.analyses.findings.faults.kept.kept_from_start import kept_from_start
 from vramlens.analyses.findings.faults.kept.kept_in_store import kept_in_store
+from vramlens.analyses.findings.faults.kept.listed_batches import listed_batches
+from vramlens.analyses.findings.faults.kept.replaced_states import replaced_states
 from vramlens.analyses.findings.faults.kept.retry_in_except import retry_in_except
 from vramlens.analyses.findings.faults.kept.unused_cache import unused_cache
 from vramlens.analyses.findings.faults.larger_inputs import larger_inputs
@@ -35,6 +39,7 @@ from vramlens.analyses.findings.faults.requests.costly_expression import costly_
 from vramlens.analyses.findings.faults.requests.dense_embedding_gradient import (
     dense_embedding_gradient,
 )
+from vramlens.analyses.findings.faults.requests.joint_covariance import joint_covariance
 from vramlens.analyses.findings.faults.requests.large_request import request_too_large
 from vramlens.analyses.findings.faults.requests.rebuilt_collection import rebuilt_collection
 from vramlens.analyses.findings.faults.unlabeled_positions import unlabeled_positions
@@ -88,6 +93,33 @@ FROM_RECORDING: tuple[FindingRow[Scene], ...] = (
         id="optimizer_list", find=optimizer_list, is_mended_in_code=True, saves_at_most=True
     ),
     FindingRow(
+        id="replaced_states",
+        find=replaced_states,
+        is_mended_in_code=True,
+        saves_at_most=True,
+        grows=True,
+        takes_place_of="costly_expression",
+    ),
+    FindingRow(
+        id="listed_batches",
+        find=listed_batches,
+        is_mended_in_code=True,
+        saves_at_most=True,
+        grows=True,
+        takes_place_of="costly_expression",
+    ),
+    FindingRow(
+        id="kept_caches",
+        find=kept_caches,
+        is_mended_in_code=True,
+        saves_at_most=True,
+        grows=True,
+        takes_place_of="costly_expression",
+    ),
+    FindingRow(
+        id="joint_covariance", find=joint_covariance, is_mended_in_code=True, saves_at_most=True
+    ),
+    FindingRow(
         id="costly_expression", find=costly_expression, is_mended_in_code=True, saves_at_most=True
     ),
     FindingRow(id="attention_written_out", find=attention_written_out, is_mended_in_code=True),
@@ -102,6 +134,12 @@ FROM_RECORDING: tuple[FindingRow[Scene], ...] = (
         find=retained_graph,
         is_mended_in_code=True,
         takes_place_of="activations",
+    ),
+    FindingRow(
+        id="repeated_turns",
+        find=repeated_turns,
+        is_mended_in_code=True,  # the turns to come take no more either
+        may_be_meant=True,
     ),
     FindingRow(
         id="one_checkpoint",

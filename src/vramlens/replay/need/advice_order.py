@@ -29,25 +29,45 @@ _EXPLAINING = _GROWING.union(
 """The ids of what, once mended, leaves nothing to do about the same bytes."""
 _MOSTLY = 0.8
 """Of a finding's bytes, that another one explains."""
+_MOST_OF_MEMORY = 0.5
+"""Of what is in use."""
 _SLIGHT = 0.001
 """Of what could be reserved: mending a leak of less changes nothing."""
 
 
 def order_of_advice(
-    oom: OomVerdict, findings: Sequence[Finding], *, leaking: bool, missing_bytes: int
+    oom: OomVerdict,
+    findings: Sequence[Finding],
+    *,
+    leaking: bool,
+    may_leak: bool,
+    missing_bytes: int,
 ) -> tuple[str, ...]:
     """What comes first: what makes the run live, then what may.
 
     Args:
+        leaking: whether memory surely grows with each step.
+        may_leak: whether what repetitions keep can only be the program's: no backward pass comes that frees it.
         missing_bytes: by how much the step needs more than there is; 0 where nothing tells.
     """
     short_bytes = oom.short_by_bytes or oom.requested_bytes or 0
-    left_out = set() if leaking else {"leak"}
+    fills = may_leak and _fills_memory(oom, findings)
+    left_out = set() if leaking or fills else {"leak"}
     if oom.cause != "fragmentation":  # what only may help comes after all that does
         left_out.add("settings_may_help")
     in_code = _enough_in_code(findings, short_bytes, max(short_bytes, missing_bytes))
     order = (*_BEFORE_CODE, *in_code, *_AFTER_CODE)
+    if not leaking:  # what may be meant comes after what is surely a fault
+        order = (*_BEFORE_CODE[:-1], *in_code, "leak", *_AFTER_CODE)
     return tuple(name for name in order if name not in left_out)
+
+
+def _fills_memory(oom: OomVerdict, findings: Sequence[Finding]) -> bool:
+    """Whether what repetitions keep is most of what is in use: a higher limit only lets it grow on."""
+    kept_bytes = max(
+        (finding.bytes or 0 for finding in findings if finding.id == "leak"), default=0
+    )
+    return kept_bytes >= _MOST_OF_MEMORY * (oom.allocated_bytes or 0) > 0
 
 
 def _enough_in_code(findings: Sequence[Finding], short_bytes: int, missing_bytes: int) -> list[str]:

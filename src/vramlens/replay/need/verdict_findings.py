@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from vramlens.analyses.attribution.training import Training
 from vramlens.analyses.failure.allocator_retry import has_fitting_block
 from vramlens.analyses.failure.cause import (
     CauseFacts,
@@ -92,7 +93,13 @@ def with_judgement(
         findings = [*_without_rough_batch(findings), *about_batch]
     leaked_bytes = sum(leak.bytes for leak in _unmistakable(view, step_leaks))
     leaking = facts.growing and leaked_bytes >= _LARGE * (capacity or 1)
-    order = order_of_advice(verdict, findings, leaking=leaking, missing_bytes=missing)
+    order = order_of_advice(
+        verdict,
+        findings,
+        leaking=leaking,
+        may_leak=_may_leak(view, explanation.leaks),
+        missing_bytes=missing,
+    )
     if not leaking and has_room(verdict, judged.need, outlook):
         order = with_higher_limit(order, is_known=judged.need.high_bytes is not None)
     return replace(
@@ -120,6 +127,15 @@ def _unmistakable(view: Attribution, leaks: Sequence[RecordedLeak]) -> Sequence[
     if view.steps.source == PATTERN:
         return ()
     return [leak for leak in leaks if not leak.is_stored_data]
+
+
+def _may_leak(view: Attribution, leaks: Sequence[RecordedLeak]) -> bool:
+    """Whether what grows was computed in a program without backward passes: these would free it, and what was
+    stored as data may be a buffer that fills.
+    """
+    largest = max(leaks, key=lambda leak: leak.bytes, default=None)
+    is_training = view.training != Training.ABSENT
+    return largest is not None and not is_training and not largest.is_stored_data
 
 
 def _verdict(

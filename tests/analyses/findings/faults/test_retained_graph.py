@@ -282,3 +282,39 @@ def test_steps_that_give_most_of_their_graph_up(
         run.asks("derivative", 5)
         run.frees(used)
     assert (failed(run, tmp_path) is not None) == is_told
+
+
+@pytest.mark.parametrize(("count", "is_told"), [(1, False), (3, True)])
+def test_a_state_goes_on_though_each_derivative_freed_its_graph(
+    tmp_path: Path, count: int, *, is_told: bool
+) -> None:
+    """A solver: what it computes of a derivative stays, and nothing that the derivative made."""
+    run = made()
+    run.names.clear()
+    run.asks("data", 1, name="Scan.maps")
+    for _ in range(count):
+        run.asks("energy", 4)
+        run.frees(run.asks("derivative", 6))
+    finding = failed(run, tmp_path)
+    assert (finding is not None) == is_told
+    if finding is not None:
+        assert "x = x.detach()" in (finding.fix or "")
+        assert "create_graph" not in (finding.fix or "")
+
+
+@pytest.mark.parametrize(
+    ("text", "is_told"),
+    [
+        ("grad, = torch.autograd.grad(energy, x, create_graph=self.training)", True),
+        ("grad, = torch.autograd.grad(energy, x, create_graph=True)", False),
+    ],
+)
+def test_a_simulation_in_training_mode(tmp_path: Path, text: str, *, is_told: bool) -> None:
+    run = made("stepped")
+    for _ in range(2):
+        trains(run, 1)
+    steps(run, 3)
+    finding = failed(run, tmp_path, text=text)
+    assert (finding is not None) == is_told
+    if finding is not None:
+        assert "call model.eval()" in (finding.fix or "")

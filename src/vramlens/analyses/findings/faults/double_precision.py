@@ -88,4 +88,15 @@ def _widened(scene: Scene, wide_inputs: NDArray[np.int64]) -> NDArray[np.int64]:
     is_unknown = ~np.isin(rows, [*scene.advice_shapes]) & view.modules.marked[rows]
     is_of_owner = is_owner[view.modules.module[rows]]
     is_twice = np.isin(sizes[rows], 2 * np.array(usual_bytes, np.int64))
+    is_twice |= _is_of_wide_module(scene, rows)
     return np.asarray(rows[is_unknown & is_of_owner & is_twice])
+
+
+def _is_of_wide_module(scene: Scene, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Whether a module made each, and all that is known of what it made is in double precision."""
+    modules = scene.view.modules
+    known = {False: set[int](), True: set[int]()}
+    for row, shape in scene.advice_shapes.items():
+        if modules.marked[row] and shape.bytes > _LARGEST_NUMBER:
+            known[shape.type in _TYPES].add(int(modules.module[row]))
+    return np.isin(modules.module[rows], [*(known[True] - known[False])])

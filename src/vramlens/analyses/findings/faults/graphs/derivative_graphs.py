@@ -26,6 +26,8 @@ from vramlens.trace import TensorKind
 from vramlens.units import format_size
 
 _SIGNS = re.compile(r"grad\w*(?:\[[^\]]*\])?\.sign\(\)|\btorch\.sign\(\s*[\w.]*grad")
+_BY_MODE = re.compile(r"\bcreate_graph\s*=\s*[\w.]*training\b")
+"""A derivative whose graph is for training alone."""
 _LEAST_SHARE = 0.4
 """Of what is in use."""
 _MOST_GIVEN_UP = 0.5
@@ -136,8 +138,13 @@ def derivative_graphs(scene: Scene) -> Iterator[Finding]:
 
 def _takes_signs(scene: Scene) -> bool:
     """Whether a line that holds much takes signs of a gradient, as attacks do."""
+    return _is_in_source(scene, _SIGNS)
+
+
+def _is_in_source(scene: Scene, pattern: re.Pattern[str]) -> bool:
+    """Whether a line that holds much, or that memory ran out in, fits a pattern."""
     failure = scene.ending_failure
-    return failure is not None and any(map(_SIGNS.search, failure.source.values()))
+    return failure is not None and any(map(pattern.search, failure.source.values()))
 
 
 def _chain(scene: Scene) -> _Chain | None:
@@ -150,7 +157,11 @@ def _chain(scene: Scene) -> _Chain | None:
     if len(_tasks(scene, spans)) > _FEWEST_TASKS and all(is_by_weights):
         return _of_tasks(spans, begins)
     if len(cuts) and _evaluates_since(scene, begins):
+        if not _keep_their_graphs(scene, spans):
+            return _without_own_graphs(spans, begins)
         return _by_input(spans, begins, may_be_meant=False)
+    if len(cuts) and _is_in_source(scene, _BY_MODE):
+        return _of_training_mode(spans, begins)
     if len(cuts):
         return _beyond_usual(scene, spans, cuts)
     may_be_training = may_train(scene.view)
@@ -160,6 +171,8 @@ def _chain(scene: Scene) -> _Chain | None:
         return None
     if len(weight_sizes):
         return _Chain(spans, _FEWEST, begins)
+    if not _keep_their_graphs(scene, spans):
+        return _without_own_graphs(spans, begins)
     return _by_input(spans, begins, may_be_meant=False, fewest=_FEWEST_WITHOUT_WEIGHTS)
 
 
@@ -183,6 +196,41 @@ def _by_input(
         remedy="leave create_graph=True out (create_graph=self.training), and detach what goes from one step to"
         " the next (positions, forces, energies: x = x.detach()): a sampler, an attack, a rendering or a"
         " simulation needs only the numbers",
+    )
+
+
+def _without_own_graphs(spans: NDArray[np.int64], begins: int) -> _Chain:
+    """Derivatives whose graphs are gone: the state that is computed from them goes on with its graph."""
+    return _Chain(
+        spans,
+        _FEWEST_BY_INPUT,
+        begins,
+        counts_next=True,
+        keeper="the state that each is computed for keeps the graph of the step before",
+        remedy="detach the state before the next step (x = x.detach(); a derivative by x then needs"
+        " x.requires_grad_()): an iteration of a solver, a reconstruction or a sampler needs only the numbers",
+    )
+
+
+def _of_training_mode(spans: NDArray[np.int64], begins: int) -> _Chain:
+    """Derivatives after training, with graphs that they have in training mode alone."""
+    return _Chain(
+        spans,
+        _FEWEST_BY_INPUT,
+        begins,
+        counts_next=True,
+        keeper="create_graph is on while the model is in training mode, and the next step builds on it",
+        remedy="call model.eval() before these steps: then each step's graph goes with its derivative",
+    )
+
+
+def _keep_their_graphs(scene: Scene, spans: NDArray[np.int64]) -> bool:
+    """Whether something that was made in each of several derivatives, but for the last, is alive."""
+    starts, ends = scene.view.phases.span_start[spans], scene.view.phases.span_end[spans]
+    born = scene.device.allocations.born[scene.advice_rows]
+    return any(
+        ((born >= start) & (born < end)).any()
+        for start, end in zip(starts[:-1].tolist(), ends[:-1].tolist(), strict=True)
     )
 
 
@@ -214,7 +262,8 @@ def _beyond_usual(scene: Scene, spans: NDArray[np.int64], cuts: NDArray[np.int64
         _FEWEST_BEYOND_TRAINING,
         begins,
         keeper="something keeps them all, a running sum or a state that goes from one step to the next",
-        remedy="add up numbers (total += error.item()), and detach a state before the next step (x ="
+        remedy="leave create_graph=True out where only the result is used (an adaptation that is tested, an"
+        " evaluation), add up numbers (total += error.item()), and detach a state before the next step (x ="
         " x.detach()): then each step's graph goes with the step",
     )
 

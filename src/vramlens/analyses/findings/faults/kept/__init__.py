@@ -4,8 +4,11 @@ finished_models: models whose training is over, beside the next.
 frozen_twins: frozen weights that a second module has, too.
 generation_scores: scores of all tokens that generate() keeps.
 kept_by_calls: calls that have ended, and whose variables are kept.
+kept_caches: keys and values that earlier passes left.
 kept_from_start: data that was put on the GPU before the first step.
 kept_in_store: a list, dict or cache that keeps something of each turn.
+listed_batches: a list of all that a generator makes.
+replaced_states: what an optimizer keeps of parameters that it no longer has.
 retry_in_except: tries that failed, while the error is handled.
 unused_cache: keys and values for text that nobody generates.
 """

@@ -4,6 +4,7 @@ concatenated_copy: all gradients or parameters in one tensor.
 costly_expression: a call that makes more than is often needed.
 dense_embedding_gradient: gradients as large as an embedding's table.
 expression_uses: such calls, and what to do instead.
+joint_covariance: the covariance of all points that a Gaussian process is asked about.
 large_request: a request that no limit would have held.
 rebuilt_collection: the new entries of a list, beside all the old ones.
 """

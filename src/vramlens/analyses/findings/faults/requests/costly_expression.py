@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.findings.faults.requests.expression_uses import (
@@ -22,6 +22,10 @@ from vramlens.units import counted, format_size
 
 _FAR_LARGER = 2
 """Times the largest tensor that rows can be from."""
+_LEAST_OF_REPEATED = 0.1
+"""Of what is in use, from which on what follows on a repeated tensor is large because of it: labels are
+repeated, too.
+"""
 _LONGEST = 60
 """Letters of the expression that are shown."""
 
@@ -38,13 +42,17 @@ def costly_expression(scene: Scene) -> Iterator[Finding]:
 def _failed_call(scene: Scene) -> Iterator[Finding]:
     """The expression, or the operation of a backward pass, that memory ran out in."""
     request, failed_use = scene.ending_request, use_at_the_end(scene)
-    if request is None or failed_use is None or request.size_bytes < MUCH * scene.wanted_bytes:
+    if request is None or failed_use is None:
         return
     subject, use = failed_use
     place = None if scene.verdict is None else scene.verdict.place
+    of_line = [line for line in scene.advice_heap.by_line if line.place == place]
+    alike_lines = of_line if use.stays or use.makes_several else []
+    asked_bytes = request.size_bytes + use.makes_several * _bytes_of(of_line)
+    if asked_bytes < MUCH * scene.wanted_bytes:
+        return
     if use.if_larger and not _is_larger(scene, request.size_bytes, place):
         return
-    alike_lines = [line for line in scene.advice_heap.by_line if use.stays and line.place == place]
     size_bytes = request.size_bytes + _bytes_of(alike_lines)
     yield Finding(
         id="costly_expression",
@@ -68,22 +76,59 @@ def _kept_results(scene: Scene) -> Iterator[Finding]:
             lines_of[use].append(line)
     if not lines_of:
         return
-    use, lines = max(lines_of.items(), key=lambda entry: _bytes_of(entry[1]))
-    size_bytes = _bytes_of(lines)
+    use, lines = max(lines_of.items(), key=lambda entry: _bytes_of(entry[1], entry[0]))
+    size_bytes = _bytes_of(lines, use)
+    text = scene.source_of(lines[0].place)
+    followed = ""
+    if use.spreads and size_bytes >= _LEAST_OF_REPEATED * heap.requested_bytes:
+        following_bytes = _bytes_of_following(scene, lines)
+        size_bytes += following_bytes
+        followed = ", with what is computed from it" if following_bytes else ""
     if size_bytes < use.least_share * heap.requested_bytes:
         return
-    text = scene.source_of(lines[0].place)
     more = f" (and {counted(len(lines) - 1, 'line')} like it)" if len(lines) > 1 else ""
     yield Finding(
         id="costly_expression",
         verdict=Verdict.LIKELY,
-        title=f"{shown(text)}{more} {use.reading}: {part_of_heap(size_bytes, heap)}",
+        title=f"{shown(text)}{more} {use.reading}: {part_of_heap(size_bytes, heap)}{followed}",
         bytes=size_bytes,
         place=lines[0].place,
         evidence=("that is in use when the request fails",),
         fix=f"{use.fix} (up to {format_size(size_bytes)} less)",
         recurs=all(line.allocations > 1 for line in lines),
     )
+
+
+def _bytes_of_following(scene: Scene, lines: Sequence[LineBytes]) -> int:
+    """What was made after the results of lines with as many rows, or as many bytes; what other such calls
+    made is theirs.
+    """
+    view, sizes = scene.view, scene.device.allocations.requested_bytes
+    places = {line.place for line in lines}
+    others = {
+        line.place
+        for line in scene.advice_heap.by_line
+        if use_of_expression(scene.source_of(line.place))
+    }
+    rows = scene.advice_rows.tolist()
+    place_of = {row: view.place_of_block(row) for row in rows}
+    results = [row for row in rows if place_of[row] in places]
+    counts = {_row_count(scene, row) for row in results} - {0}
+    result_sizes = set(sizes[results].tolist())
+    following = [
+        row
+        for row in rows
+        if row > min(results, default=row)
+        and place_of[row] not in others
+        and (int(sizes[row]) in result_sizes or _row_count(scene, row) in counts)
+    ]
+    return int(sizes[following].sum())
+
+
+def _row_count(scene: Scene, row: int) -> int:
+    """The first size of a tensor; 0 where nobody knows."""
+    shape = scene.advice_shapes.get(row)
+    return shape.sizes[0] if shape is not None and shape.sizes else 0
 
 
 def _is_too_much(scene: Scene, use: ExpressionUse, line: LineBytes) -> bool:
@@ -102,8 +147,10 @@ def _is_larger(scene: Scene, size_bytes: int, place: Place | None) -> bool:
     return not len(large_rows) or scene.view.place_of_block(int(large_rows[0])) == place
 
 
-def _bytes_of(lines: Iterable[LineBytes]) -> int:
-    """What lines asked for themselves."""
+def _bytes_of(lines: Iterable[LineBytes], use: ExpressionUse | None = None) -> int:
+    """What lines asked for themselves, and their backward passes where these count."""
+    if use is not None and use.in_backward:
+        return sum(line.bytes for line in lines)
     return sum(line.bytes - line.inferred_bytes for line in lines)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Any
 
 MUCH = 0.25
 """Of what is in use, with the failed request: a smaller one failed for what was there already."""
@@ -22,6 +23,9 @@ class ExpressionUse:
         for_graph: whether only what a graph keeps is meant: a result that the program keeps is another's.
         if_larger: whether it is too much only where it is far larger than what it is made of: rows that
             an index picks once each are a batch.
+        in_backward: whether its backward pass makes as much, and needlessly too.
+        spreads: whether what is computed from it is as much larger than it need be.
+        makes_several: whether it asks for more than one tensor, of which the last may have failed.
         least_share: of what is in use, from which on it is too much where it is kept.
     """
 
@@ -33,22 +37,16 @@ class ExpressionUse:
     if_larger: bool = False
     least_share: float = MUCH
     for_graph: bool = False
+    in_backward: bool = False
+    makes_several: bool = False
+    spreads: bool = False
 
 
 def _of(
-    call: str,
-    reading: str,
-    fix: str,
-    unless: str | None = None,
-    *,
-    stays: bool = False,
-    least_share: float = MUCH,
-    for_graph: bool = False,
+    call: str, reading: str, fix: str, unless: str | None = None, **conditions: Any
 ) -> ExpressionUse:
     pattern = None if unless is None else re.compile(unless)
-    return ExpressionUse(
-        re.compile(call), reading, fix, pattern, stays, least_share=least_share, for_graph=for_graph
-    )
+    return ExpressionUse(re.compile(call), reading, fix, pattern, **conditions)
 
 
 def _of_rows(call: str, reading: str, fix: str) -> ExpressionUse:
@@ -83,6 +81,7 @@ _USES = (
         "if only the largest or smallest are used, call torch.topk (largest=False for"
         " the smallest); for the rank of one entry, count what"
         " is larger: (x > own).sum(-1, dtype=torch.int32)",
+        makes_several=True,
     ),
     _of(
         r"\bone_hot\(|\beye\([^()]*\)\[",
@@ -111,6 +110,7 @@ _USES = (
         " after all); else repeat later, what is smaller: a layer's output instead of its input, what leaves"
         " a cache instead of what goes in",
         stays=True,
+        spreads=True,
     ),
     _of(
         r"\binterpolate\(|\bresize\(|\.upsample\w*\(",
@@ -235,6 +235,14 @@ _USES = (
         r"softmax|transpose",
     ),
     _of(
+        rf"\bembedding\([^()]*,\s*[\w.]+\(\s*{_WEIGHT}\b|\([^()]*{_WEIGHT}\b[^()]*\)\[(?!None\b)[^\[\]:]+\]",
+        "computes the whole table, of which rows are picked after it",
+        "look the rows up first, and compute on those alone: F.normalize(F.embedding(ids, weight), dim=-1)",
+        stays=True,
+        least_share=0.4,
+        in_backward=True,
+    ),
+    _of(
         r"\blog_softmax\(|\blogsumexp\(",
         "makes a number for each class of each row",
         "make logits only where they count (with transformers, logits_to_keep=N for the last N positions), and"
@@ -284,6 +292,12 @@ _USES = (
         stays=True,
         least_share=0.4,  # layers of a network put maps together, too
     ),
+    _of(
+        r"\.(?:float|double|half|bfloat16|to)\([^()]*\)(?:\.\w+\([^()]*\))*\[(?!None\b)[^\[\]:]+\]\s*$",
+        "converts all rows, of which some are picked after it",
+        "pick the rows first, and convert only those: x[index].float()",
+        stays=True,
+    ),
     _of_rows(
         rf"^(?:{_ROWS})\s*\*|\*\s*(?:{_ROWS})$",
         "copies one row for each index, to multiply it",
@@ -295,8 +309,8 @@ _USES = (
         rf"{_NEW_AXIS}\s*\*(?!\*)|(?<!\*)\*\s*{_WITH_AXIS}",
         "makes a product for each pair of entries",
         "if a loop uses one slice of it at a time, as a scan over time steps does, compute that slice in the loop;"
-        " if it is added up over an index, torch.einsum or @ makes the sums alone; else take a part of the rows"
-        " at a time",
+        " if it is added up over an index, torch.einsum or @ makes the sums alone; the sum over all pairs of"
+        " entries is (x.sum(1) ** 2 - (x ** 2).sum(1)) / 2; else take a part of the rows at a time",
     ),
     _of_rows(
         rf"^(?![\w.]*(?:emb|tok|wte|wpe|table)){_WEIGHT}\[(?!None\b)[^\[\]:]+\]$",

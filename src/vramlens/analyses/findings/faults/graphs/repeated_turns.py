@@ -1,0 +1,91 @@
+"""A loop inside of one pass, of which the backward pass needs what every turn computed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vramlens.analyses.attribution.remedies_in_use import CHECKPOINT, uses_checkpoints
+from vramlens.analyses.extent import Extent
+from vramlens.analyses.finding import Finding
+from vramlens.analyses.findings.usage import part_of_heap
+from vramlens.analyses.scene import Scene
+from vramlens.ground.verdict import Verdict
+from vramlens.trace import NO_STACK
+from vramlens.units import format_size
+
+_FEWEST_TURNS = 8
+_MOST_PASSES = 2
+"""Calls of the model since the first turn: each turn of more is a pass of its own."""
+_SEGMENTS = (
+    "put about {} turns into one checkpoint, instead of each into its own: what goes into a checkpoint is kept once"
+    " for all of its turns (up to {} less)"
+)
+_LEAST_SHARE = 0.6
+"""Of what is in use."""
+
+
+def repeated_turns(scene: Scene) -> Iterator[Finding]:
+    """The activations of a loop's turns when memory runs out in one of them, if they are most of all."""
+    request, view = scene.ending_request, scene.view
+    if request is None:
+        return
+    rows, turns = _rows_of_turns(scene)
+    size_bytes = int(scene.device.allocations.requested_bytes[rows].sum())
+    if not turns or size_bytes < _LEAST_SHARE * scene.advice_heap.requested_bytes:
+        return
+    begins = scene.pass_begins
+    first_event = int(scene.device.allocations.born[rows].min())
+    if ((begins > first_event) & (begins < scene.advice_event)).sum() > _MOST_PASSES:
+        return
+    largest = int(rows[np.argmax(scene.device.allocations.requested_bytes[rows])])
+    has_checkpoints = uses_checkpoints(view)
+    saved_bytes = size_bytes - size_bytes // (math.isqrt(turns) if has_checkpoints else turns)
+    yield Finding(
+        id="repeated_turns",
+        verdict=Verdict.LIKELY,
+        title=f"{part_of_heap(size_bytes, scene.advice_heap)} are activations that a loop makes anew in each turn,"
+        f" {turns:,} of a kind, kept for the backward pass",
+        bytes=saved_bytes,
+        place=view.place_of_block(largest),
+        evidence=(
+            "the same lines request the same sizes in each turn",
+            "they grow with its turns",
+        ),
+        fix=_SEGMENTS.format(math.isqrt(turns), format_size(saved_bytes))
+        if has_checkpoints
+        else "call the body of the loop through torch.utils.checkpoint.checkpoint(…, use_reentrant=False): a turn"
+        " then keeps only what goes into it. Where the turns come to a fixed point (Sinkhorn, power iterations,"
+        " an implicit layer), run them in torch.no_grad() and only the last one with gradients (up to"
+        f" {format_size(saved_bytes)} less)",
+        extent=Extent(scene.advice_event, rows),
+    )
+
+
+def _rows_of_turns(scene: Scene) -> tuple[NDArray[np.int64], int]:
+    """The activations since the last backward pass that the same calls of the same module asked for, as
+    often and more; and how often the most of them.
+    """
+    view, allocations = scene.view, scene.device.allocations
+    rows = scene.advice_rows
+    last_end = int(view.phases.span_end[view.phases.span_end < scene.advice_event].max(initial=-1))
+    is_kept = view.modules.trains[rows] & (allocations.stack[rows] != NO_STACK)
+    if uses_checkpoints(view):  # what goes into one is what the last one gave
+        is_kept &= scene.trace.stacks.within(CHECKPOINT, allocations.stack[rows])
+    rows = rows[is_kept & (allocations.born[rows] > last_end) & ~view.names.placed[rows]]
+    if not len(rows):
+        return rows, 0
+    calls = np.stack(
+        [allocations.stack[rows], view.modules.module[rows], allocations.requested_bytes[rows]]
+    )
+    _, group, counts = np.unique(calls, axis=1, return_inverse=True, return_counts=True)
+    is_repeated = counts[group.reshape(-1)] >= _FEWEST_TURNS
+    if not is_repeated.any():
+        return rows[:0], 0
+    turns = np.bincount(
+        group.reshape(-1)[is_repeated], weights=allocations.requested_bytes[rows[is_repeated]]
+    ).argmax()
+    return rows[is_repeated], int(counts[turns])

@@ -1,0 +1,119 @@
+"""Caches of keys and values that earlier passes left: those of texts that are finished, and earlier versions."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vramlens.analyses.extent import Extent
+from vramlens.analyses.finding import Finding
+from vramlens.analyses.findings.usage import part_of_heap
+from vramlens.analyses.scene import Scene
+from vramlens.ground.verdict import Verdict
+from vramlens.units import format_size
+
+_ENTRY_OF_CACHE = re.compile(r"(?:^|\.)(?:\w*Layer\.(?:keys|values)|(?:key|value)_cache(?:\[|$))")
+"""What transformers calls the keys and values of a layer: ``DynamicLayer.keys``."""
+_GENERATION = re.compile(r"[/\\]transformers[/\\]generation[/\\]")
+_ADDS_A_PIECE = re.compile(r"\b(?:cat|concat)\(\s*[\[(]\s*[\w.\[\]]+\s*,")
+"""Puts a piece behind what is there."""
+_FEWEST_CACHES = 3
+_FEWEST_VERSIONS = 4
+_LEAST_SHARE = 0.25
+"""Of what is in use."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Caches:
+    """What earlier passes left.
+
+    Attributes:
+        rows: of all of them, with the present one.
+        old_bytes: without the present one.
+        title: what they are, in words that follow their size.
+        fix: what to change.
+    """
+
+    rows: NDArray[np.int64]
+    old_bytes: int
+    title: str
+    fix: str
+
+
+def kept_caches(scene: Scene) -> Iterator[Finding]:
+    """The caches that earlier passes left when memory runs out, if they are much of all."""
+    if scene.ending_request is None:
+        return
+    both = [caches for caches in (_of_texts(scene), _versions(scene)) if caches is not None]
+    caches = max(both, key=lambda caches: caches.old_bytes, default=None)
+    if caches is None or caches.old_bytes < _LEAST_SHARE * scene.advice_heap.requested_bytes:
+        return
+    yield Finding(
+        id="kept_caches",
+        verdict=Verdict.LIKELY,
+        title=f"{part_of_heap(caches.old_bytes, scene.advice_heap)} are {caches.title}",
+        bytes=caches.old_bytes,
+        place=scene.view.place_of_block(int(caches.rows[-1])),
+        evidence=("without gradients nothing but the program keeps them",),
+        fix=f"{caches.fix} (up to {format_size(caches.old_bytes)} less)",
+        extent=Extent(scene.advice_event, caches.rows),
+    )
+
+
+def _of_texts(scene: Scene) -> _Caches | None:
+    """The caches of texts that transformers' generate() has made, one entry of each layer a text."""
+    stacks, allocations, names = scene.trace.stacks, scene.device.allocations, scene.view.names
+    rows = scene.program_rows
+    rows = rows[stacks.within(_GENERATION, allocations.stack[rows])]
+    is_entry = [bool(_ENTRY_OF_CACHE.search(names.name(row))) for row in rows.tolist()]
+    rows = rows[np.array(is_entry, np.bool_)]
+    if not len(rows):
+        return None
+    # Keys and values of one layer are made by its one module.
+    _, entries = np.unique(scene.view.modules.module[rows], return_counts=True)
+    count = int(entries.max()) // 2
+    if count < _FEWEST_CACHES:
+        return None
+    size_bytes = int(allocations.requested_bytes[rows].sum())
+    return _Caches(
+        rows,
+        size_bytes - size_bytes // count,
+        f"caches of keys and values of {count} texts that generate() has made",
+        "keep only the tokens of a result (out.sequences): with return_dict_in_generate=True it holds its cache"
+        " (past_key_values), too; a cache that a conversation goes on with can be moved to the CPU until then",
+    )
+
+
+def _versions(scene: Scene) -> _Caches | None:
+    """What lines made in several lengths of the same modules, each a copy of an earlier one and a piece more."""
+    view, allocations = scene.view, scene.device.allocations
+    lines = [
+        line.place
+        for line in scene.advice_heap.by_line
+        if line.place is not None and _ADDS_A_PIECE.search(scene.source_of(line.place))
+    ]
+    rows = scene.advice_rows
+    rows = rows[view.modules.marked[rows] & view.modules.without_grad[rows]]
+    places = [view.place_of_block(row) for row in rows.tolist()]
+    rows = rows[np.array([place in lines for place in places], np.bool_)]
+    sizes = allocations.requested_bytes[rows]
+    if len(np.unique(sizes)) < _FEWEST_VERSIONS:
+        return None
+    modules = view.modules.module[rows]
+    largest = np.zeros(int(modules.max()) + 1, np.int64)
+    np.maximum.at(largest, modules, sizes)
+    is_old = sizes < largest[modules]
+    versions = len(np.unique(sizes[modules == modules[np.argmax(sizes)]]))
+    if versions < _FEWEST_VERSIONS:
+        return None
+    return _Caches(
+        rows,
+        int(sizes[is_old].sum()),
+        f"earlier versions of what has {versions} lengths by now: each pass copies it all and adds a piece",
+        "drop a version once the passes that follow on it have their own (node.cache = None), or keep what has to"
+        " be looked at again on the CPU",
+    )
