@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import itertools
 import sys
 import threading
 import time
@@ -380,6 +381,13 @@ def test_results_in_a_cache_are_named_after_its_function() -> None:
     assert told["lru_cache of _table()[...]"].bytes == 4 * 200 * 302
     _bias.cache_clear()
     _table.cache_clear()
+
+
+def test_what_a_cycle_keeps_is_named_after_it() -> None:
+    """It keeps all that its first pass gives, to give it again."""
+    batches = itertools.cycle({"strong": torch.zeros(200, 301 + number)} for number in range(3))
+    next(batches), next(batches)
+    assert look()["itertools.cycle[1]['strong']"].bytes == 4 * 200 * 302
 
 
 def test_a_tensor_that_only_a_running_function_holds_has_its_shape() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
 import types
 from time import thread_time
 from typing import Any
@@ -81,6 +82,8 @@ class HolderNames:
         if cls is _CACHE:  # without a limit it has a dict of results, else the results themselves
             referents = self._referents.of_one(holder)
             return [("" if type(each) is dict else "[...]", each) for each in referents]
+        if cls is itertools.cycle:  # its iterator aside, the list of what it has given
+            return [("", each) for each in self._referents.of_one(holder) if type(each) is list]
         if cls in _INSIDES:
             return [("", referent) for referent in self._referents.of_one(holder)]
         if issubclass(cls, type):  # a class shows its dict only by proxy
@@ -138,6 +141,8 @@ class HolderNames:
             return str(owner.__qualname__)
         if cls is _CACHE:
             return self._name_of_cache(owner)
+        if cls is itertools.cycle:
+            return "itertools.cycle"
         if cls in _ENDS:
             return self._name_of_call(owner)
         return None

@@ -61,6 +61,19 @@ def test_batches_that_are_moved_too_far_ahead(tmp_path: Path) -> None:
     assert "2 to 4 are enough" in (finding.fix or "")
 
 
+def test_what_a_cycle_keeps_of_its_first_pass(tmp_path: Path) -> None:
+    run = MadeRun(FRAMES)
+    for number in range(12):
+        for view in ("weak", "strong"):
+            run.asks("load", 40, name=f"itertools.cycle[{number}]['{view}']")
+        run.frees(run.asks("layer", 1, module="model.a"))
+    finding = finding_of(run.fails("layer", 50, tmp_path), "kept_in_store")
+    assert finding is not None
+    assert finding.verdict == "likely"
+    assert finding.bytes == 24 * 40 << 20
+    assert "begin the loader anew" in (finding.fix or "")
+
+
 @pytest.mark.parametrize(("size", "count"), [(1, 900), (2, 300)])
 def test_entries_that_have_no_name_are_those_of_their_line(
     tmp_path: Path, size: int, count: int

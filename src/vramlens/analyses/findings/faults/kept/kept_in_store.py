@@ -44,10 +44,23 @@ _MOSTLY = 0.9
 _CACHE = re.compile(r"^(?P<size>unlimited )?lru_cache of ")
 _OF_FUNCTIONS = re.compile(r"^(?P<maker>[\w.]+?)\.<locals>\.")
 """What a function collects that each call of another one makes anew."""
-_RESULTS_OF_JOBS = re.compile(
-    r"^(?:Future\._result|Task\._result|Queue\.queue|SimpleQueue\._queue)$"
+_KNOWN_STORES = (
+    (
+        re.compile(r"^(?:Future\._result|Task\._result|Queue\.queue|SimpleQueue\._queue)$"),
+        "results of jobs wait there until somebody takes them",
+        "submit only a few jobs ahead of their use; or let each job return its result on the CPU"
+        " (`.cpu()`), and move that back where it is used",
+    ),
+    (
+        re.compile(r"^itertools\.cycle$"),
+        "it keeps all that its first pass gives, to give it again",
+        "begin the loader anew instead of cycling over it: while True: yield from loader; or cycle over what is"
+        " not on the GPU yet, and move each batch as it is used",
+    ),
 )
-"""Where concurrent.futures, asyncio and queue keep what a job has made."""
+"""By name, what says that it need not keep it, and what to change: where concurrent.futures, asyncio and queue keep
+what a job has made; what goes round.
+"""
 _METRIC = re.compile(r"[/\\]torchmetrics[/\\]")
 _FEWEST_ENTRIES, _FEWEST_OF_LINE = 8, 5
 """Fewer are the layers of a model, or what a step has at once; those of one line and as many passes can be
@@ -117,35 +130,15 @@ def kept_in_store(scene: Scene) -> Iterator[Finding]:
 
 def _judged(scene: Scene, store: _Store) -> tuple[Verdict, str, str]:
     """How surely a store need not keep it, what says so, and what to change."""
-    cache = _CACHE.match(store.name)
-    if cache is not None:
-        return (
-            Verdict.LIKELY if cache["size"] else Verdict.POSSIBLE,
-            "it keeps a result for each of its arguments",
-            f"limit it to a few (functools.lru_cache(maxsize=4): {len(store.rows):,} were kept), or"
-            " compute the result anew",
-        )
-    maker = _OF_FUNCTIONS.match(store.name)
-    if maker is not None and _are_of_several(scene.view.names, store.rows):
-        return (
-            Verdict.LIKELY,
-            f"functions that earlier calls of {maker['maker']}() made are alive, and keep what they collected",
-            f"where {maker['maker']}() registers a function (a hook, a callback), remove it before the call ends"
-            " (handle.remove()): else each call adds one, and all of them go on collecting",
-        )
+    by_name = _judged_by_name(scene, store)
+    if by_name is not None:
+        return by_name
     if _is_metrics(scene, store.rows):
         return (
             Verdict.LIKELY,
             "a metric of torchmetrics keeps all predictions and targets there, more with every batch",
             "give the metric a state of fixed size (thresholds=200 where it has them: its result is then"
             " approximate), or compute_on_cpu=True",
-        )
-    if _RESULTS_OF_JOBS.match(store.name):
-        return (
-            Verdict.LIKELY,
-            "results of jobs wait there until somebody takes them",
-            "submit only a few jobs ahead of their use; or let each job return its result on the CPU"
-            " (`.cpu()`), and move that back where it is used",
         )
     if _is_copy_of_weights(scene, store.rows):
         return (
@@ -179,6 +172,30 @@ def _judged(scene: Scene, store: _Store) -> tuple[Verdict, str, str]:
     if _is_moved_data(scene, store):
         return Verdict.LIKELY, *_of_data(scene, remedy)
     return Verdict.POSSIBLE, "", remedy
+
+
+def _judged_by_name(scene: Scene, store: _Store) -> tuple[Verdict, str, str] | None:
+    """The same, where the store's name says enough; else None."""
+    cache = _CACHE.match(store.name)
+    if cache is not None:
+        return (
+            Verdict.LIKELY if cache["size"] else Verdict.POSSIBLE,
+            "it keeps a result for each of its arguments",
+            f"limit it to a few (functools.lru_cache(maxsize=4): {len(store.rows):,} were kept), or"
+            " compute the result anew",
+        )
+    maker = _OF_FUNCTIONS.match(store.name)
+    if maker is not None and _are_of_several(scene.view.names, store.rows):
+        return (
+            Verdict.LIKELY,
+            f"functions that earlier calls of {maker['maker']}() made are alive, and keep what they collected",
+            f"where {maker['maker']}() registers a function (a hook, a callback), remove it before the call ends"
+            " (handle.remove()): else each call adds one, and all of them go on collecting",
+        )
+    for pattern, evidence, remedy in _KNOWN_STORES:
+        if pattern.match(store.name):
+            return Verdict.LIKELY, evidence, remedy
+    return None
 
 
 def _of_data(scene: Scene, remedy: str) -> tuple[str, str]:
