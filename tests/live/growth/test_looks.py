@@ -93,6 +93,25 @@ def test_births_that_nobody_saw_do_not_make_a_run_end() -> None:
     assert not ended.is_steady
 
 
+@pytest.mark.parametrize(
+    ("unseen", "is_steady"),
+    [
+        (66, True),  # as many as every fourth step of all that is left has
+        (44, False),  # it has ended where the last was seen
+        (10, False),
+    ],
+)
+def test_births_that_nobody_saw_fill_the_pause_between_looks(
+    unseen: int, *, is_steady: bool
+) -> None:
+    """Every fourth step leaves something, and a pause of the looks is none of the births."""
+    born = [6, 10, 14, 18, 20, 26, 29, 32, 50, 54, 58, 60, 236]
+    looks = Looks([*range(1, 64), *range(64, 320, 20), 314])
+    pace = pace_of(dict.fromkeys(born, 100), 319, looks, unseen * 100)
+    assert pace is not None
+    assert pace.is_steady == is_steady
+
+
 def test_random_looks() -> None:
     chance = random.Random(0)
     for _ in range(50):

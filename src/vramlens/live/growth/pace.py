@@ -39,6 +39,8 @@ _MANY, _PAUSE_OF_MANY = 16, 1.9
 at its end (the handle of the latest hook). With two distances, two would be missing; eight epochs are
 also a cache that fills in them.
 """
+_FEWEST_FOR_RATE, _RATE_WITHIN = 8, 0.1
+"""Births that tell a rate, and how well all births must keep it."""
 _MOST_OF_RUN = 0.8
 """Of the steps, that growth must have gone through to be told although it has ended. With three
 quarters, tables that are built one by one would be told; with nine tenths, what a run fills before a
@@ -115,6 +117,8 @@ def pace_of(
     window = end - WARM_UP
     gap = median(gaps_of(born))
     goes_to_the_end = end - born[-1] <= _longest_pause(gaps_of(born))
+    if not goes_to_the_end and len(born) >= _FEWEST_FOR_RATE:
+        goes_to_the_end = _fills_its_rate(bytes_by_step, born, unseen_bytes, end)
     is_from_early = born[0] - WARM_UP - 1 <= max(gap, window / 3)
     middle = (looks.number(WARM_UP + 1) + looks.number(end) + 1) / 2
     first_half = bisect_left(born, middle, key=looks.number)
@@ -152,6 +156,21 @@ def _stopped_at(
     last = born[-1] + max(round(median(gaps) * newest_bytes / max(usual, 1)), 1)
     has_stopped = _are_mostly_alike(sizes, usual) and steps - 1 - last > _longest_pause(gaps)
     return last if has_stopped else None
+
+
+def _fills_its_rate(
+    bytes_by_step: Mapping[int, int], born: list[int], unseen_bytes: int, end: int
+) -> bool:
+    """Whether the births that nobody saw are as many as are missing of the usual rate, up to the end: most
+    looks of a long run are far apart, and where they happen to fall is no pause.
+    """
+    sizes = [bytes_by_step[step] for step in born]
+    usual = median(sizes)
+    if unseen_bytes < sum(sizes) or not _are_mostly_alike(sizes, usual):
+        return False
+    births = len(born) + unseen_bytes / max(usual, 1)
+    share = births * median(gaps_of(born)) / max(end - born[0], 1)
+    return abs(share - 1) <= _RATE_WITHIN
 
 
 def _bytes_by_find(bytes_by_step: Mapping[int, int], looks: Looks) -> dict[int, int]:
