@@ -93,3 +93,23 @@ def test_the_statement_in_the_function_that_made_the_container(
     )
     assert leak.owner is not None
     assert leak.owner.line == 4
+
+
+def test_the_statement_in_a_function_that_returns_several(
+    load_program: Callable[..., types.ModuleType],
+) -> None:
+    leak = _leak_in(
+        load_program,
+        """\
+        def ingest():
+            rows, rejected = [], []
+            for _ in range(12):
+                rejected.append(torch.randn(16, 64))
+                watch.step()
+            return len(rows), rejected
+
+        count, rejected = ingest()
+        """,
+    )
+    assert leak.owner is not None
+    assert leak.owner.line == 4

@@ -83,7 +83,8 @@ class HolderNames:
             referents = self._referents.of_one(holder)
             return [("" if type(each) is dict else "[...]", each) for each in referents]
         if cls is itertools.cycle:  # its iterator aside, the list of what it has given
-            return [("", each) for each in self._referents.of_one(holder) if type(each) is list]
+            referents = self._referents.of_one(holder)
+            return [("", referent) for referent in referents if type(referent) is list]
         if cls in _INSIDES:
             return [("", referent) for referent in self._referents.of_one(holder)]
         if issubclass(cls, type):  # a class shows its dict only by proxy

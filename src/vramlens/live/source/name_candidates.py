@@ -116,13 +116,14 @@ def _aliases(source: UsersSource, module: Module, searched: SearchedName) -> Ite
 
 def _returned_variables(source: UsersSource, store: Store) -> Iterator[SearchedName]:
     """What the function calls it that made it: ``captured`` of ``maps = capture(model)``, where
-    ``capture`` ends with ``return captured``.
+    ``capture`` ends with ``return captured``; of several that it returns, the one of the same name.
     """
     if store.how != "assign" or not isinstance(store.value, ast.Call):
         return
     called = last_name(store.value.func)
     for module in source.modules():
-        for expression, function in module.returns:
+        same_names = (entry for entry in module.returned_together if entry[0].id == store.name)
+        for expression, function in (*module.returns, *same_names):
             if not isinstance(expression, ast.Name) or not _is_called_as(function, called):
                 continue
             if function.binds(expression.id).node is not None:

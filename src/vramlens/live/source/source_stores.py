@@ -144,6 +144,7 @@ class Module:
         stores: by name.
         calls: by the last name of the function that is called.
         returns: what functions return.
+        returned_together: the variables of which functions return several at once.
     """
 
     file: str
@@ -151,6 +152,7 @@ class Module:
     stores: dict[str, list[Store]] = field(default_factory=dict)
     calls: dict[str, list[CallSite]] = field(default_factory=dict)
     returns: list[tuple[ast.expr, Function]] = field(default_factory=list)
+    returned_together: list[tuple[ast.Name, Function]] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
 
     def function_at(self, line: int, name: str = "") -> Function | None:
@@ -301,6 +303,9 @@ class _Reader:
                     self._store(target, "delete", None, function, owner)
             case ast.Return(value=ast.Name() | ast.Attribute() as returned):
                 self._module.returns.append((returned, function))
+            case ast.Return(value=ast.Tuple(elts=parts)):
+                names = (part for part in parts if isinstance(part, ast.Name))
+                self._module.returned_together += [(name, function) for name in names]
             case ast.With() | ast.AsyncWith():
                 self._enter(statement.items, function, owner)
 

@@ -105,7 +105,7 @@ def _bytes_of_following(scene: Scene, lines: Sequence[LineBytes]) -> int:
     """
     view, sizes = scene.view, scene.device.allocations.requested_bytes
     places = {line.place for line in lines}
-    others = {
+    other_places = {
         line.place
         for line in scene.advice_heap.by_line
         if use_of_expression(scene.source_of(line.place))
@@ -119,7 +119,7 @@ def _bytes_of_following(scene: Scene, lines: Sequence[LineBytes]) -> int:
         row
         for row in rows
         if row > min(results, default=row)
-        and place_of[row] not in others
+        and place_of[row] not in other_places
         and (int(sizes[row]) in result_sizes or _row_count(scene, row) in counts)
     ]
     return int(sizes[following].sum())
