@@ -14,7 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vramlens.analyses.attribution.attribution import Attribution
-from vramlens.analyses.attribution.training import DERIVATIVE_FRAME, kept_share, spans_with
+from vramlens.analyses.attribution.training import (
+    DERIVATIVE_FRAME,
+    kept_share,
+    may_train,
+    spans_with,
+)
 from vramlens.analyses.unstepped_modules import runs_before_training, unstepped_rows
 from vramlens.trace import TensorKind
 
@@ -32,7 +37,7 @@ _MANY_REQUESTS, _KEPT_BESIDE_WORKSPACES = 0.4, 0.33
 results (37% are kept of a residual network in eval mode, whose graph has 45% of the requests).
 """
 _MANY_PASSES = 3
-"""With graphs, and no backward pass between them: a first step of training has one or two."""
+"""With graphs, and no backward pass between them, where no optimizer is there."""
 _NEVER = np.iinfo(np.int64).max
 _BRIEF_REQUESTS = 3
 """Without a graph a result is gone so many requests later."""
@@ -77,7 +82,8 @@ def evaluation_of(view: Attribution) -> Evaluation | None:
     if unstepped:
         is_sure = runs_before_training(view, rows)
     else:
-        is_sure = ended or len(passes) >= _MANY_PASSES or _is_no_first_step(view)
+        is_many = len(passes) >= _MANY_PASSES and not may_train(view)
+        is_sure = ended or is_many or _is_no_first_step(view)
     return Evaluation(
         rows=rows,
         unstepped=unstepped,

@@ -64,7 +64,7 @@ _PATTERNS = {
         Hint.DDP: r"torch[/\\]nn[/\\]parallel[/\\]distributed\.py",
         Hint.SHARDED: r"torch[/\\]distributed[/\\](?:fsdp|_composable|tensor|_tensor)[/\\]"
         r"|[/\\]deepspeed[/\\]runtime[/\\]zero",
-        Hint.FULLY_SHARDED: r"torch[/\\]distributed[/\\](?:fsdp|_composable)[/\\]",
+        Hint.FULLY_SHARDED: r"torch[/\\]distributed[/\\](?:fsdp|_composable[/\\]fsdp)[/\\]",
         Hint.PIN_MEMORY: r"torch[/\\]utils[/\\]data[/\\]_utils[/\\]pin_memory\.py|:pin_memory$",
         Hint.EVALUATION: r":(?:evaluate|evaluation_loop|validate|validation\w*|eval_\w+"
         r"|test_epoch\w*|predict\w*"

@@ -50,6 +50,7 @@ def test_what_a_plan_names_wrong_is_told() -> None:
         (LAYERS, group("model.embed", 900)),  # embeddings and norms are whole in many plans
         (LAYERS, group("model.layers.{0-7}.norm", 20)),
         (LAYERS, group("model.layers.{0-7}.mlp", 500, use="frozen")),
+        (LAYERS, group("model.layers.{0-7}.experts.{0-3}", 500)),  # each rank has its own
         (group("model.layers.{0-7}.mlp", 500), group("model.embed", 900)),  # DDP divides nothing
     ],
 )

@@ -12,7 +12,7 @@ from vramlens.analyses.attribution.categories import Category
 from vramlens.analyses.attribution.named_shapes import shapes_of
 from vramlens.analyses.attribution.phases import Phase
 
-CHECKPOINT = re.compile(r"torch[/\\]utils[/\\]checkpoint\.py:")
+CHECKPOINT_FRAME = re.compile(r"torch[/\\]utils[/\\]checkpoint\.py:")
 _HALF_TYPES = ("bfloat16", "float16")
 _MUCH_IN_HALF = 0.1
 """Of what is named by its type: autocast keeps losses and norms in float32."""
@@ -82,4 +82,4 @@ def uses_checkpoints(view: Attribution) -> bool:
     there is at the failure, such as logits, is not of a repeated block.
     """
     stack = view.device.allocations.stack
-    return bool(view.trace.stacks.within(CHECKPOINT, stack).any())
+    return bool(view.trace.stacks.within(CHECKPOINT_FRAME, stack).any())

@@ -25,7 +25,7 @@ from vramlens.units import MIB, format_size
 
 _LEAST_BYTES = MIB
 _MOST_MODULES = 3
-_THREAD = re.compile(r"[/\\]threading\.py:\d+ in _bootstrap")
+_THREAD = re.compile(r"[/\\]threading\.py:_bootstrap")
 _LEAST_OF_IDLE = 0.25
 """Of what is in use: what layers keep whose checkpoints are left out."""
 
@@ -35,11 +35,8 @@ def eval_with_grad(scene: Scene) -> Iterator[Finding]:
     be lower by; or what training keeps in eval mode, where the program forgot to leave it.
     """
     evaluation = scene.evaluation
-    idle_layer = _idle_checkpointing(scene)
-    if idle_layer:
-        yield from _without_checkpoints(scene, idle_layer)
-        return
     if evaluation is None:
+        yield from _without_checkpoints(scene)
         return
     failed_event = scene.failed_event
     if failed_event is not None and any(derivative_graphs(scene)):
@@ -67,7 +64,7 @@ def eval_with_grad(scene: Scene) -> Iterator[Finding]:
     evidence = [f"{format_size(most_bytes)} at most are in use only because gradients were enabled"]
     if not helps:
         evidence.append(f"none of it is in use {when}, so this would not lower that")
-    if _runs_in_thread(scene):
+    if _runs_in_thread(scene, evaluation.rows):
         evidence.append(
             "it ran in a thread of its own: torch.set_grad_enabled(False) and no_grad() hold for the thread that"
             " calls them"
@@ -97,8 +94,11 @@ def _idle_checkpointing(scene: Scene) -> str:
     return "" if failure is None else failure.idle_checkpointing or ""
 
 
-def _without_checkpoints(scene: Scene, idle_layer: str) -> Iterator[Finding]:
+def _without_checkpoints(scene: Scene) -> Iterator[Finding]:
     """What layers keep in eval mode since the last backward pass, though they have checkpoints."""
+    idle_layer = _idle_checkpointing(scene)
+    if not idle_layer:
+        return
     view, allocations, rows = scene.view, scene.device.allocations, scene.advice_rows
     ends = view.phases.span_end[view.phases.span_end < scene.advice_event]
     is_since = allocations.born[rows] > int(ends.max(initial=-1))
@@ -109,8 +109,8 @@ def _without_checkpoints(scene: Scene, idle_layer: str) -> Iterator[Finding]:
     yield Finding(
         id="eval_with_grad",
         verdict=Verdict.LIKELY,
-        title=f"{idle_layer} has gradient checkpointing, and leaves it out: the model is in eval mode while it is"
-        " trained",
+        title=f"{idle_layer} has gradient checkpointing, but does not use it now: the model is in eval mode, with"
+        " gradients",
         bytes=size_bytes,
         place=view.place_of_block(int(rows[np.argmax(allocations.requested_bytes[rows])])),
         evidence=("transformers uses gradient checkpointing in training mode only",),
@@ -120,11 +120,10 @@ def _without_checkpoints(scene: Scene, idle_layer: str) -> Iterator[Finding]:
     )
 
 
-def _runs_in_thread(scene: Scene) -> bool:
-    """Whether memory ran out in a thread that the program started."""
-    request = scene.ending_request
-    frames = [] if request is None else scene.trace.stacks.of(request.stack)
-    return any(map(_THREAD.search, map(str, frames)))
+def _runs_in_thread(scene: Scene, rows: NDArray[np.int64]) -> bool:
+    """Whether a thread that the program started made these."""
+    stacks = scene.device.allocations.stack[rows]
+    return bool(scene.trace.stacks.within(_THREAD, stacks).all())
 
 
 def _is_training(view: Attribution, evaluation: Evaluation, caller: int | None) -> bool:

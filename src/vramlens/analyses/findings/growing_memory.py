@@ -80,9 +80,7 @@ def _kept_by_turns(scene: Scene, turns: Sequence[RecordedLeak]) -> Finding:
     is_in_use = uses_checkpoints(scene.view)
     around_each = ", or use torch.utils.checkpoint around each"
     if is_in_use:
-        around_each = (
-            ", or put several into one checkpoint, about as many as there are checkpoints then"
-        )
+        around_each = ", or put several into one checkpoint, about the square root of their number"
     return Finding(
         id="leak",
         verdict=Verdict.POSSIBLE,

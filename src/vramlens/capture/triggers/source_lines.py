@@ -91,13 +91,14 @@ def _add(
     Args:
         own_files: whether a file is the program's own, as far as that is known.
     """
-    kinds, inner_file = lines.asking, ""
+    kinds, inner_file, counted = lines.asking, "", set[_Line]()  # a recursive caller counts once
     for frame in frames:
         file, line = frame["filename"], (frame["filename"], frame["line"])
         if file not in own_files:
             own_files[file] = is_users(file)
         if own_files[file]:
-            kinds[line] += size_bytes
+            kinds[line] += size_bytes * (line not in counted)
+            counted.add(line)
             if kinds is lines.asking and _AUTOGRAD.search(inner_file):
                 lines.deriving[line] += size_bytes
             kinds = lines.calling

@@ -68,13 +68,14 @@ def _is_worth_telling(beside: RankAgainstPeers, leak: RankGrowth) -> bool:
 
 
 def _is_filling(beside: RankAgainstPeers, leak: RankGrowth) -> bool:
-    """True if what grows holds no more than a rank's peers hold at the same line. (Of one that is told at
-    a caller, that line may hold next to nothing.)
+    """True if what grows holds no more than a rank's peers hold at the same line. Of one that is told at a
+    caller, that line may hold next to nothing, and says nothing then.
     """
     lines = _lines_of(beside, leak)
     usual_bytes = sum(map(beside.usual.line_bytes, lines))
     held_bytes = sum(line.peak_bytes for line in lines)
-    return leak.bytes / 2 <= held_bytes <= usual_bytes
+    is_elsewhere = not leak.lines and 2 * held_bytes < leak.bytes
+    return 0 < held_bytes <= usual_bytes and not is_elsewhere
 
 
 def _is_common(beside: RankAgainstPeers, leak: RankGrowth) -> bool:

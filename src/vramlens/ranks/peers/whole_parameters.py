@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 from vramlens.analyses.finding import Finding
@@ -16,6 +17,8 @@ from vramlens.units import format_size
 _LEAST_SHARE = 0.05
 """Of the peak: norms and biases stay whole in many plans."""
 _MOST_NAMED = 3
+_EXPERTS = re.compile(r"expert|moe", re.IGNORECASE)
+"""Each rank has other ones, whole."""
 
 
 def whole_parameters(ranks: Sequence[RankSummary]) -> Iterator[Finding]:
@@ -51,9 +54,9 @@ def _remedy(rank: RankSummary, saved_bytes: int) -> str:
     size = format_size(saved_bytes)
     if _is_fully_sharded(rank):
         return (
-            "call fully_shard on the model itself, too, after its layers: what no call has got stays whole, and its"
-            f" gradients are not averaged over the ranks (about {size} less of parameters, and as much of each of"
-            " their gradients and states)"
+            "call fully_shard on the model itself, too, after its layers: parameters that no call covers stay whole,"
+            f" and their gradients are not averaged over the ranks (about {size} less of parameters, and as much of"
+            " each of their gradients and states)"
         )
     return (
         "compare the names in the plan of parallelize_module with model.named_modules(): a name that fits no module"
@@ -64,7 +67,11 @@ def _remedy(rank: RankSummary, saved_bytes: int) -> str:
 def _whole_groups(rank: RankSummary) -> list[ParameterGroup]:
     """The whole parameters that a rank trains and that it might divide, the largest group first."""
     divided = [group for group in rank.parameters if group.parts > 1]
-    whole = [group for group in rank.parameters if group.parts == 1 and group.use == "stepped"]
+    whole = [
+        group
+        for group in rank.parameters
+        if group.parts == 1 and group.use == "stepped" and not _EXPERTS.search(group.modules)
+    ]
     if not divided:
         return []
     if _is_fully_sharded(rank):

@@ -14,7 +14,7 @@ from vramlens.ground.verdict import Verdict
 
 _IN_CODE = {row.id: row.saves_at_most for row in FROM_RECORDING if row.is_mended_in_code}
 """The ids of faults that are mended in the code, with whether their bytes are all that this saves."""
-_BEFORE_CODE = ("request_too_large", "allocator_retry", "settings_help", "leak")
+_BEFORE_CODE = ("request_too_large", "allocator_retry", "settings_help")
 _AFTER_CODE = (
     "settings_may_help",
     "smaller_batch",
@@ -40,25 +40,29 @@ def order_of_advice(
     findings: Sequence[Finding],
     *,
     leaking: bool,
-    may_leak: bool,
+    only_program_keeps: bool,
     missing_bytes: int,
 ) -> tuple[str, ...]:
     """What comes first: what makes the run live, then what may.
 
     Args:
         leaking: whether memory surely grows with each step.
-        may_leak: whether what repetitions keep can only be the program's: no backward pass comes that frees it.
+        only_program_keeps: whether no backward pass comes that frees what repetitions keep.
         missing_bytes: by how much the step needs more than there is; 0 where nothing tells.
     """
     short_bytes = oom.short_by_bytes or oom.requested_bytes or 0
-    fills = may_leak and _fills_memory(oom, findings)
-    left_out = set() if leaking or fills else {"leak"}
+    left_out = set()
     if oom.cause != "fragmentation":  # what only may help comes after all that does
         left_out.add("settings_may_help")
     in_code = _enough_in_code(findings, short_bytes, max(short_bytes, missing_bytes))
-    order = (*_BEFORE_CODE, *in_code, *_AFTER_CODE)
-    if not leaking:  # what may be meant comes after what is surely a fault
-        order = (*_BEFORE_CODE[:-1], *in_code, "leak", *_AFTER_CODE)
+    if leaking:
+        order = (*_BEFORE_CODE, "leak", *in_code, *_AFTER_CODE)
+    elif only_program_keeps and _fills_memory(
+        oom, findings
+    ):  # what may be meant, after what is no doubt a fault
+        order = (*_BEFORE_CODE, *in_code, "leak", *_AFTER_CODE)
+    else:
+        order = (*_BEFORE_CODE, *in_code, *_AFTER_CODE)
     return tuple(name for name in order if name not in left_out)
 
 

@@ -97,7 +97,7 @@ def with_judgement(
         verdict,
         findings,
         leaking=leaking,
-        may_leak=_may_leak(view, explanation.leaks),
+        only_program_keeps=_is_kept_by_program(view, explanation.leaks),
         missing_bytes=missing,
     )
     if not leaking and has_room(verdict, judged.need, outlook):
@@ -129,7 +129,7 @@ def _unmistakable(view: Attribution, leaks: Sequence[RecordedLeak]) -> Sequence[
     return [leak for leak in leaks if not leak.is_stored_data]
 
 
-def _may_leak(view: Attribution, leaks: Sequence[RecordedLeak]) -> bool:
+def _is_kept_by_program(view: Attribution, leaks: Sequence[RecordedLeak]) -> bool:
     """Whether what grows was computed in a program without backward passes: these would free it, and what was
     stored as data may be a buffer that fills.
     """

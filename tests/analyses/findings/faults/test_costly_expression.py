@@ -266,7 +266,11 @@ def test_what_every_layer_repeats_is_first_whatever_the_step_needs(
     assert finding.bytes == (layers + 1) * 700 << 20
     assert finding.recurs == (layers > 0)
     order = order_of_advice(
-        answer.oom, answer.findings, leaking=False, may_leak=False, missing_bytes=9000 << 20
+        answer.oom,
+        answer.findings,
+        leaking=False,
+        only_program_keeps=False,
+        missing_bytes=9000 << 20,
     )
     assert ("costly_expression" in order) == (first == "costly_expression")
 

@@ -52,6 +52,8 @@ _LONGER = 1.5
 """Times the shortest pause between two derivatives: there a task's own loss is computed."""
 _TIMES_THE_USUAL = 4
 """As many as before any backward pass so far: a horizon is doubled, not made four times as long."""
+_TIMES_BY_MODE = 2
+"""The same where the source says that graphs are for training alone."""
 _LEAST_COMPUTED = 0.1
 """Of what a step leaves: what it computed before its derivative. Of several derivatives of one result
 only the first has it.
@@ -71,6 +73,7 @@ class _Chain:
         keeper: what keeps their graphs, in words that end "...: ".
         unless: on which condition they are needed.
         remedy: what to do, and what comes of it.
+        evidence: how a derivative comes to keep what it was asked for.
     """
 
     spans: NDArray[np.int64]
@@ -83,6 +86,9 @@ class _Chain:
     remedy: str = (
         "detach what goes from one step to the next (positions, forces, energies: x = x.detach()): then"
         " each step's graph goes with the step"
+    )
+    evidence: str = (
+        "with create_graph=True a derivative has a graph of its own, and keeps that of its step"
     )
 
 
@@ -117,9 +123,7 @@ def derivative_graphs(scene: Scene) -> Iterator[Finding]:
     if given_up_since(scene, chain.begins) > _MOST_GIVEN_UP * size_bytes:
         return
     saved_bytes = size_bytes - int(np.bincount(step, weights=sizes).max())
-    evidence = [
-        "with create_graph=True a derivative has a graph of its own, and keeps that of its step"
-    ]
+    evidence = [chain.evidence]
     takes_signs = _takes_signs(scene)
     if takes_signs:
         evidence.append("what is used of them are signs, and sign() passes no gradient on")
@@ -160,8 +164,6 @@ def _chain(scene: Scene) -> _Chain | None:
         if not _keep_their_graphs(scene, spans):
             return _without_own_graphs(spans, begins)
         return _by_input(spans, begins, may_be_meant=False)
-    if len(cuts) and _is_in_source(scene, _BY_MODE):
-        return _of_training_mode(spans, begins)
     if len(cuts):
         return _beyond_usual(scene, spans, cuts)
     may_be_training = may_train(scene.view)
@@ -209,6 +211,7 @@ def _without_own_graphs(spans: NDArray[np.int64], begins: int) -> _Chain:
         keeper="the state that each is computed for keeps the graph of the step before",
         remedy="detach the state before the next step (x = x.detach(); a derivative by x then needs"
         " x.requires_grad_()): an iteration of a solver, a reconstruction or a sampler needs only the numbers",
+        evidence="what is computed of a derivative and of the state before has that state's graph",
     )
 
 
@@ -225,13 +228,14 @@ def _of_training_mode(spans: NDArray[np.int64], begins: int) -> _Chain:
 
 
 def _keep_their_graphs(scene: Scene, spans: NDArray[np.int64]) -> bool:
-    """Whether something that was made in each of several derivatives, but for the last, is alive."""
+    """Whether something that was made in it is alive of most derivatives, but for the last."""
     starts, ends = scene.view.phases.span_start[spans], scene.view.phases.span_end[spans]
     born = scene.device.allocations.born[scene.advice_rows]
-    return any(
-        ((born >= start) & (born < end)).any()
+    is_kept = [
+        bool(((born >= start) & (born < end)).any())
         for start, end in zip(starts[:-1].tolist(), ends[:-1].tolist(), strict=True)
-    )
+    ]
+    return 2 * sum(is_kept) > len(is_kept)
 
 
 def _of_tasks(spans: NDArray[np.int64], begins: int) -> _Chain:
@@ -253,6 +257,8 @@ def _beyond_usual(scene: Scene, spans: NDArray[np.int64], cuts: NDArray[np.int64
     derivatives = np.flatnonzero(_is_derivative(scene))
     before = derivatives[starts[derivatives] < begins]
     usual = np.bincount(np.searchsorted(cuts, starts[before]), minlength=1).max()
+    if usual and len(spans) > _TIMES_BY_MODE * usual and _is_in_source(scene, _BY_MODE):
+        return _of_training_mode(spans, begins)
     if len(spans) <= _TIMES_THE_USUAL * usual:
         return None
     if not usual:

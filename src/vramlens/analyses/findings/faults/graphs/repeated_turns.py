@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from vramlens.analyses.attribution.remedies_in_use import CHECKPOINT, uses_checkpoints
+from vramlens.analyses.attribution.remedies_in_use import CHECKPOINT_FRAME, uses_checkpoints
 from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.findings.usage import part_of_heap
@@ -74,7 +74,7 @@ def _rows_of_turns(scene: Scene) -> tuple[NDArray[np.int64], int]:
     last_end = int(view.phases.span_end[view.phases.span_end < scene.advice_event].max(initial=-1))
     is_kept = view.modules.trains[rows] & (allocations.stack[rows] != NO_STACK)
     if uses_checkpoints(view):  # what goes into one is what the last one gave
-        is_kept &= scene.trace.stacks.within(CHECKPOINT, allocations.stack[rows])
+        is_kept &= scene.trace.stacks.within(CHECKPOINT_FRAME, allocations.stack[rows])
     rows = rows[is_kept & (allocations.born[rows] > last_end) & ~view.names.placed[rows]]
     if not len(rows):
         return rows, 0

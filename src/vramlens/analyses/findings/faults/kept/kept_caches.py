@@ -23,6 +23,8 @@ _ADDS_A_PIECE = re.compile(r"\b(?:cat|concat)\(\s*[\[(]\s*[\w.\[\]]+\s*,")
 """Puts a piece behind what is there."""
 _FEWEST_CACHES = 3
 _FEWEST_VERSIONS = 4
+_ALIKE = 4
+"""Times the smallest piece: of several tokens at once some are more."""
 _LEAST_SHARE = 0.25
 """Of what is in use."""
 
@@ -68,14 +70,15 @@ def _of_texts(scene: Scene) -> _Caches | None:
     """The caches of texts that transformers' generate() has made, one entry of each layer a text."""
     stacks, allocations, names = scene.trace.stacks, scene.device.allocations, scene.view.names
     rows = scene.program_rows
+    rows = rows[scene.view.modules.marked[rows]]
     rows = rows[stacks.within(_GENERATION, allocations.stack[rows])]
     is_entry = [bool(_ENTRY_OF_CACHE.search(names.name(row))) for row in rows.tolist()]
     rows = rows[np.array(is_entry, np.bool_)]
     if not len(rows):
         return None
-    # Keys and values of one layer are made by its one module.
-    _, entries = np.unique(scene.view.modules.module[rows], return_counts=True)
-    count = int(entries.max()) // 2
+    # The entries of one text are all of the pass that made its last token.
+    passes = np.searchsorted(scene.pass_begins, allocations.born[rows], "right")
+    count = len(np.unique(passes))
     if count < _FEWEST_CACHES:
         return None
     size_bytes = int(allocations.requested_bytes[rows].sum())
@@ -91,11 +94,11 @@ def _of_texts(scene: Scene) -> _Caches | None:
 def _versions(scene: Scene) -> _Caches | None:
     """What lines made in several lengths of the same modules, each a copy of an earlier one and a piece more."""
     view, allocations = scene.view, scene.device.allocations
-    lines = [
+    lines = {
         line.place
         for line in scene.advice_heap.by_line
         if line.place is not None and _ADDS_A_PIECE.search(scene.source_of(line.place))
-    ]
+    }
     rows = scene.advice_rows
     rows = rows[view.modules.marked[rows] & view.modules.without_grad[rows]]
     places = [view.place_of_block(row) for row in rows.tolist()]
@@ -107,8 +110,9 @@ def _versions(scene: Scene) -> _Caches | None:
     largest = np.zeros(int(modules.max()) + 1, np.int64)
     np.maximum.at(largest, modules, sizes)
     is_old = sizes < largest[modules]
-    versions = len(np.unique(sizes[modules == modules[np.argmax(sizes)]]))
-    if versions < _FEWEST_VERSIONS:
+    is_of_one = modules == modules[np.argmax(sizes)]
+    versions = len(np.unique(sizes[is_of_one]))
+    if versions < _FEWEST_VERSIONS or not _grows_by_pieces(sizes[is_of_one]):
         return None
     return _Caches(
         rows,
@@ -116,4 +120,14 @@ def _versions(scene: Scene) -> _Caches | None:
         f"earlier versions of what has {versions} lengths by now: each pass copies it all and adds a piece",
         "drop a version once the passes that follow on it have their own (node.cache = None), or keep what has to"
         " be looked at again on the CPU",
+    )
+
+
+def _grows_by_pieces(sizes: NDArray[np.int64]) -> bool:
+    """Whether sizes, in the order of their births, never fall, and grow by pieces that are alike and small:
+    texts of other lengths come in any order, maps of other scales differ by far.
+    """
+    steps = np.diff(np.unique(sizes))
+    return bool((np.diff(sizes) >= 0).all() and steps.max() <= _ALIKE * steps.min()) and bool(
+        sizes.max() <= 2 * sizes.min()
     )

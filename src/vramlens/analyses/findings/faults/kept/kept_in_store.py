@@ -54,8 +54,8 @@ _KNOWN_STORES = (
     (
         re.compile(r"^itertools\.cycle$"),
         "it keeps all that its first pass gives, to give it again",
-        "begin the loader anew instead of cycling over it: while True: yield from loader; or cycle over what is"
-        " not on the GPU yet, and move each batch as it is used",
+        "begin the loader anew instead (of a DataLoader, not of a generator: while True: yield from loader); or"
+        " cycle over what is not on the GPU yet, and move each batch as it is used",
     ),
 )
 """By name, what says that it need not keep it, and what to change: where concurrent.futures, asyncio and queue keep

@@ -39,6 +39,8 @@ def listed_batches(scene: Scene) -> Iterator[Finding]:
         listed = _LISTED.search(statement)
         if listed is None or inner.function != listed["maker"]:
             continue
+        if not _is_generator(scene, inner.function):
+            continue
         rows = _made_under(scene, outer)
         size_bytes = int(scene.device.allocations.requested_bytes[rows].sum())
         is_much = size_bytes >= _LEAST_SHARE * scene.advice_heap.requested_bytes
@@ -59,6 +61,12 @@ def listed_batches(scene: Scene) -> Iterator[Finding]:
             recurs=True,
         )
         return
+
+
+def _is_generator(scene: Scene, function: str) -> bool:
+    """Whether a function that runs is a generator: the variables of its call have names that say so."""
+    names = map(scene.view.names.name, scene.advice_rows.tolist())
+    return any(name.startswith(f"local of generator {function}()") for name in names)
 
 
 def _made_under(scene: Scene, frame: Frame) -> NDArray[np.int64]:

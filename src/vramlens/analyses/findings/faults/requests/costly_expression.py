@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
+from vramlens.analyses.attribution.categories import Category
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.findings.faults.requests.expression_uses import (
     MUCH,
@@ -22,10 +24,13 @@ from vramlens.units import counted, format_size
 
 _FAR_LARGER = 2
 """Times the largest tensor that rows can be from."""
+_OF_ROWS = re.compile(r"\brepeat_interleave\([^()]*(?:dim\s*=\s*0|,\s*0)\s*\)")
+"""Repeats rows: what follows has as many more of them. (Along other dimensions sizes tell nothing.)"""
 _LEAST_OF_REPEATED = 0.1
 """Of what is in use, from which on what follows on a repeated tensor is large because of it: labels are
 repeated, too.
 """
+_OF_PARAMETERS = (Category.PARAMETERS, Category.GRADIENTS, Category.OPTIMIZER_STATE)
 _LONGEST = 60
 """Letters of the expression that are shown."""
 
@@ -80,7 +85,11 @@ def _kept_results(scene: Scene) -> Iterator[Finding]:
     size_bytes = _bytes_of(lines, use)
     text = scene.source_of(lines[0].place)
     followed = ""
-    if use.spreads and size_bytes >= _LEAST_OF_REPEATED * heap.requested_bytes:
+    if (
+        use.spreads
+        and _OF_ROWS.search(text)
+        and size_bytes >= _LEAST_OF_REPEATED * heap.requested_bytes
+    ):
         following_bytes = _bytes_of_following(scene, lines)
         size_bytes += following_bytes
         followed = ", with what is computed from it" if following_bytes else ""
@@ -120,6 +129,7 @@ def _bytes_of_following(scene: Scene, lines: Sequence[LineBytes]) -> int:
         for row in rows
         if row > min(results, default=row)
         and place_of[row] not in other_places
+        and view.categories.category[row] not in _OF_PARAMETERS
         and (int(sizes[row]) in result_sizes or _row_count(scene, row) in counts)
     ]
     return int(sizes[following].sum())

@@ -235,7 +235,9 @@ _USES = (
         r"softmax|transpose",
     ),
     _of(
-        rf"\bembedding\([^()]*,\s*[\w.]+\(\s*{_WEIGHT}\b|\([^()]*{_WEIGHT}\b[^()]*\)\[(?!None\b)[^\[\]:]+\]",
+        rf"\bembedding\([^()]*,\s*[\w.]+\(\s*{_WEIGHT}\b"
+        rf"|\b(?:normalize|softmax|tanh|sigmoid|dropout|layer_norm)\(\s*{_WEIGHT}\b[^()]*\)"
+        r"\[(?!None\b|-?\d+\])[^\[\]:]+\]",
         "computes the whole table, of which rows are picked after it",
         "look the rows up first, and compute on those alone: F.normalize(F.embedding(ids, weight), dim=-1)",
         stays=True,
@@ -293,7 +295,8 @@ _USES = (
         least_share=0.4,  # layers of a network put maps together, too
     ),
     _of(
-        r"\.(?:float|double|half|bfloat16|to)\([^()]*\)(?:\.\w+\([^()]*\))*\[(?!None\b)[^\[\]:]+\]\s*$",
+        r"\.(?:(?:float|double|half|bfloat16)\(\)|to\(torch\.\w+\))(?:\.(?:div|mul|add|sub)_?\([^()]*\))*"
+        r"\[(?!None\b|-?\d+\])[^\[\]:]+\]\s*$",
         "converts all rows, of which some are picked after it",
         "pick the rows first, and convert only those: x[index].float()",
         stays=True,

@@ -12,7 +12,10 @@ from vramlens.ground.verdict import Verdict
 from vramlens.units import format_size
 
 _PREDICTION = re.compile(r"[/\\]gpytorch[/\\]models[/\\]exact_(?:gp|prediction_strategies)\.py")
-_OF_TRAINING = re.compile(r"[/\\]gpytorch[/\\]mlls[/\\]")
+_OF_TRAINING = re.compile(
+    r"[/\\]gpytorch[/\\]mlls[/\\]|:(?:mean_cache|covar_cache|lik_train_train_covar)$"
+)
+"""Of the points that it has learned from, which no part of the others makes fewer."""
 _FEWEST_POINTS = 2_048
 _ITEM_BYTES = (4, 8)
 
@@ -22,8 +25,9 @@ def joint_covariance(scene: Scene) -> Iterator[Finding]:
     request = scene.ending_request
     if request is None:
         return
-    files = [frame.file for frame in scene.trace.stacks.of(request.stack)]
-    if not any(map(_PREDICTION.search, files)) or any(map(_OF_TRAINING.search, files)):
+    frames = scene.trace.stacks.of(request.stack)
+    calls = [f"{frame.file}:{frame.function}" for frame in frames]
+    if not any(map(_PREDICTION.search, calls)) or any(map(_OF_TRAINING.search, calls)):
         return
     points = next(filter(None, (_points(request.size_bytes, width) for width in _ITEM_BYTES)), None)
     if points is None or scene.verdict is None:
