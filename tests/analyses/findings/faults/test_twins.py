@@ -272,6 +272,28 @@ def test_calls_that_ended_and_one_call_with_many_variables(tmp_path: Path) -> No
     assert finding_of(waiting.fails("layer", 60, tmp_path), "kept_by_calls") is None
 
 
+@pytest.mark.parametrize(
+    ("calls", "order", "verdict"),
+    [
+        (4, (1, 1, 2, 2, 3, 3, 4, 4), "likely"),
+        (4, (1, 2, 3, 1, 2, 3, 4, 4), "possible"),  # of other threads
+        (2, (1, 1, 1, 2, 2, 2), "possible"),  # too few
+    ],
+)
+def test_a_few_calls_one_after_the_other(
+    tmp_path: Path, calls: int, order: tuple[int, ...], verdict: str
+) -> None:
+    run = made()
+    run.asks("weights", 100)
+    for number in order:
+        call = f", call {number}" if number > 1 else ""
+        run.asks("keep", 50, name=f"local of step(){call}")
+    finding = finding_of(run.fails("keep", 60, tmp_path), "kept_by_calls")
+    assert finding is not None
+    assert f"{calls} calls of step()" in finding.title
+    assert finding.verdict == verdict
+
+
 def test_generators_are_to_be_ended(tmp_path: Path) -> None:
     run = made()
     for number in range(8):

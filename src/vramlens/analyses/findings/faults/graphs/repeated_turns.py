@@ -51,10 +51,7 @@ def repeated_turns(scene: Scene) -> Iterator[Finding]:
         f" {turns:,} of a kind, kept for the backward pass",
         bytes=saved_bytes,
         place=view.place_of_block(largest),
-        evidence=(
-            "the same lines request the same sizes in each turn",
-            "they grow with its turns",
-        ),
+        evidence=("the same lines request the same sizes in each turn",),
         fix=_SEGMENTS.format(math.isqrt(turns), format_size(saved_bytes))
         if has_checkpoints
         else "call the body of the loop through torch.utils.checkpoint.checkpoint(…, use_reentrant=False): a turn"

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +28,8 @@ _LEAST_SHARE = 0.25
 _FEWEST_CALLS = 2
 """Beside those that run where the request failed."""
 _LIKELY_CALLS = 6
-"""Fewer may be calls of other threads."""
+"""Fewer may be calls of other threads, unless each began when the one before had made all of its own."""
+_LIKELY_IN_SEQUENCE = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,7 @@ class _Calls:
         rows: what they hold.
         number: how many there are.
         size_bytes: of all that they hold.
+        are_in_sequence: whether each but the latest began when the one before had made all that it holds.
     """
 
     function: str
@@ -47,6 +50,7 @@ class _Calls:
     rows: NDArray[np.int64]
     number: int
     size_bytes: int
+    are_in_sequence: bool
 
 
 def kept_by_calls(scene: Scene) -> Iterator[Finding]:
@@ -63,9 +67,10 @@ def kept_by_calls(scene: Scene) -> Iterator[Finding]:
     if not is_much or calls.number - running < _FEWEST_CALLS:
         return
     held = part_of_heap(calls.size_bytes, scene.advice_heap)
+    fewest = _LIKELY_IN_SEQUENCE if calls.are_in_sequence else _LIKELY_CALLS
     yield Finding(
         id="kept_by_calls",
-        verdict=Verdict.LIKELY if calls.number - running >= _LIKELY_CALLS else Verdict.POSSIBLE,
+        verdict=Verdict.LIKELY if calls.number - running >= fewest else Verdict.POSSIBLE,
         title=f"variables of {counted(calls.number, 'call')} of {calls.function}() hold {held}:"
         f" {running:,} of these calls runs where the request failed",
         bytes=calls.size_bytes,
@@ -92,17 +97,27 @@ def _all_calls(scene: Scene) -> Iterator[_Calls]:
     """Yields the calls of each function that hold memory."""
     names, sizes = scene.view.names, scene.device.allocations.requested_bytes
     rows_of: defaultdict[tuple[str, str], list[int]] = defaultdict(list)
-    numbers_of: defaultdict[tuple[str, str], set[str | None]] = defaultdict(set)
+    calls_of: defaultdict[tuple[str, str], defaultdict[str | None, list[int]]]
+    calls_of = defaultdict(lambda: defaultdict(list))
     for row in scene.program_rows.tolist():
         local = _LOCAL.match(names.name(row))
         if local is not None and local["kind"] != _COROUTINE:
             rows_of[local["kind"], local["function"]].append(row)
-            numbers_of[local["kind"], local["function"]].add(local["number"])
+            calls_of[local["kind"], local["function"]][local["number"]].append(row)
     for (kind, function), rows in rows_of.items():
         yield _Calls(
             function=function,
             are_generators=kind == _GENERATOR,
             rows=np.array(rows, np.int64),
-            number=len(numbers_of[kind, function]),
+            number=len(calls_of[kind, function]),
             size_bytes=int(sizes[rows].sum()),
+            are_in_sequence=_are_in_sequence(calls_of[kind, function].values()),
         )
+
+
+def _are_in_sequence(calls: Iterable[list[int]]) -> bool:
+    """Whether the rows of each call, which are in the order of their births, lie between those of others;
+    the latest aside, which runs, and may be named for what all of them share.
+    """
+    spans = sorted((max(rows), min(rows)) for rows in calls)[:-1]
+    return all(end < begin for (end, _), (_, begin) in pairwise(spans))
