@@ -78,6 +78,10 @@ class Phases:
         """Whether an optimizer asked for memory in its step."""
         return bool((self.phase == Phase.OPTIMIZER).any())
 
+    def ends_before(self, event: int) -> NDArray[np.int64]:
+        """The ends of the backward passes that were over before an event."""
+        return self.span_end[self.span_end < event]
+
     def span_at(self, events: NDArray[np.int64]) -> NDArray[np.int64]:
         """The backward pass that runs at each of some events; -1 where none does."""
         span = np.searchsorted(self.span_start, events, side="right") - 1

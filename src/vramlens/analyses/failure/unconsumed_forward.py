@@ -80,7 +80,7 @@ def unconsumed_forward(view: Attribution, failure: Failure) -> list[Finding]:
     event, allocations, phases = failure.request.event, view.device.allocations, view.phases
     marked = np.flatnonzero(view.modules.trains)
     marked = marked[allocations.born[marked] < event]
-    ended = phases.span_end[phases.span_end < event]
+    ended = phases.ends_before(event)
     if view.training == Training.ABSENT or not len(marked):
         return []  # what it keeps are results: no graph is among them
     if (phases.span_start < event).sum() > len(ended):

@@ -15,7 +15,7 @@ from typing import Any
 
 from vramlens.capture.names.live_heap import LiveHeap
 from vramlens.capture.process.tracked_objects import tracked_of_types
-from vramlens.capture.process.undisturbed import no_collection, no_other_thread
+from vramlens.capture.process.undisturbed import undisturbed
 from vramlens.capture.process_group import initialized_group
 from vramlens.ground.program_errors import own_errors
 
@@ -93,7 +93,7 @@ def _from_gpu(address: int, size_bytes: int) -> bytes:
 
 
 def _places(torch: Any, device_type: str) -> list[_Place]:
-    with no_collection(), no_other_thread(), torch._C.DisableTorchFunction():
+    with undisturbed(), torch._C.DisableTorchFunction():
         tensors = tracked_of_types({id(torch.Tensor): torch.Tensor})
         heap = LiveHeap(torch, device_type, tensors)
         places = {place for place in _places_of(torch, heap) if place.bytes <= _MOST_BYTES}

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from vramlens.capture.process.tracked_objects import tracked_of_types
-from vramlens.capture.process.undisturbed import no_collection, no_other_thread
+from vramlens.capture.process.undisturbed import undisturbed
 from vramlens.ground.live_objects import class_name
 from vramlens.ground.program_errors import own_errors
 
@@ -23,7 +23,7 @@ def idle_checkpointing() -> str | None:
         base = getattr(sys.modules.get(_LAYERS), "GradientCheckpointingLayer", None)
         if base is None:
             return None
-        with no_collection(), no_other_thread():
+        with undisturbed():
             return next(_idle_classes(list(_kinds_of(base))), None)
     return None
 

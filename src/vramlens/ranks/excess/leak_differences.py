@@ -37,10 +37,16 @@ def leak_differences(beside: RankAgainstPeers, *, only_sure: bool = False) -> li
         may_be_told = is_sure or not (differences or only_sure)
         is_new = leak.place not in differences and may_be_told
         if is_new and _is_worth_telling(beside, leak) and not _is_common(beside, leak):
-            of_few_steps = only_sure and not leak.verdict.is_sure and leak.steps < _MANY_STEPS
-            verdict = Verdict.POSSIBLE if of_few_steps else Verdict.LIKELY
-            differences[leak.place] = _difference(beside, leak, if_unsure=verdict)
+            verdict = _verdict(leak, only_sure=only_sure)
+            differences[leak.place] = _difference(beside, leak, verdict)
     return list(differences.values())
+
+
+def _verdict(leak: RankGrowth, *, only_sure: bool) -> Verdict:
+    """How sure it is beside the peers: that none grows there tells; where there are none, many steps do."""
+    if leak.verdict.is_sure:
+        return leak.verdict
+    return Verdict.POSSIBLE if only_sure and leak.steps < _MANY_STEPS else Verdict.LIKELY
 
 
 def _goes_on(beside: RankAgainstPeers, leak: RankGrowth) -> bool:
@@ -86,9 +92,7 @@ def _is_common(beside: RankAgainstPeers, leak: RankGrowth) -> bool:
     return leaking_peers * 2 >= peers and leaking_peers != 0
 
 
-def _difference(
-    beside: RankAgainstPeers, leak: RankGrowth, *, if_unsure: Verdict
-) -> RankDifference:
+def _difference(beside: RankAgainstPeers, leak: RankGrowth, verdict: Verdict) -> RankDifference:
     cause = "rank0_gather" if _is_gathered(beside, leak) else "leak"
     excesses = [beside.excess(line) for line in beside.rank.lines if line.place in leak.places]
     leaked_bytes = leak.leaked_bytes(
@@ -96,7 +100,7 @@ def _difference(
     )
     return beside.difference(
         cause,
-        leak.verdict if leak.verdict.is_sure else if_unsure,
+        verdict,
         leaked_bytes,
         place=leak.place,
         evidence=[

@@ -51,19 +51,16 @@ def order_of_advice(
         missing_bytes: by how much the step needs more than there is; 0 where nothing tells.
     """
     short_bytes = oom.short_by_bytes or oom.requested_bytes or 0
-    left_out = set()
-    if oom.cause != "fragmentation":  # what only may help comes after all that does
-        left_out.add("settings_may_help")
     in_code = _enough_in_code(findings, short_bytes, max(short_bytes, missing_bytes))
     if leaking:
-        order = (*_BEFORE_CODE, "leak", *in_code, *_AFTER_CODE)
-    elif only_program_keeps and _fills_memory(
-        oom, findings
-    ):  # what may be meant, after what is no doubt a fault
-        order = (*_BEFORE_CODE, *in_code, "leak", *_AFTER_CODE)
-    else:
-        order = (*_BEFORE_CODE, *in_code, *_AFTER_CODE)
-    return tuple(name for name in order if name not in left_out)
+        in_code = ["leak", *in_code]
+    elif only_program_keeps and _fills_memory(oom, findings):
+        in_code = [*in_code, "leak"]  # what may be meant, after what is no doubt a fault
+    order = (*_BEFORE_CODE, *in_code, *_AFTER_CODE)
+    if oom.cause == "fragmentation":
+        return order
+    # What only may help comes after all that does.
+    return tuple(name for name in order if name != "settings_may_help")
 
 
 def _fills_memory(oom: OomVerdict, findings: Sequence[Finding]) -> bool:

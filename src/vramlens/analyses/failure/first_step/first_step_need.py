@@ -192,7 +192,7 @@ def _passes_pile_up(view: Attribution, alive: NDArray[np.int64], event: int) -> 
         return True
     if _keeps_earlier_runs(view, alive, event):
         return True
-    ended = view.phases.span_end[view.phases.span_end < event]
+    ended = view.phases.ends_before(event)
     if not len(ended):
         return False
     in_passes = np.isin(view.phases.phase[alive], _PASSES)

@@ -69,7 +69,7 @@ def _own_lists(scene: Scene) -> Iterator[Finding]:
     view, allocations = scene.view, scene.device.allocations
     parameters = view.names.of_kind(TensorKind.PARAMETER)
     sizes = set(map(block_size, allocations.requested_bytes[parameters].tolist()))
-    ends = view.phases.span_end[view.phases.span_end < scene.advice_event]
+    ends = view.phases.ends_before(scene.advice_event)
     if len(parameters) < _FEWEST or not len(ends):
         return
     lists: list[LineBytes] = []

@@ -41,11 +41,8 @@ def unlabeled_positions(scene: Scene) -> Iterator[Finding]:
     rows = _logits(scene, labels)
     sizes = scene.device.allocations.requested_bytes[rows]
     in_use_bytes = int(sizes.sum())
-    is_of_logits = request.size_bytes in (
-        *sizes,
-        *(2 * sizes),
-        *(sizes // 2),
-    )  # in 16 bits, or in 32
+    sizes_in_bits = (*sizes, *(2 * sizes), *(sizes // 2))  # of 16, or of 32
+    is_of_logits = request.size_bytes in sizes_in_bits
     in_use_bytes += is_of_logits * request.size_bytes
     saved_bytes = int(in_use_bytes * share)
     if not saved_bytes or saved_bytes < _LEAST_SHARE * scene.wanted_bytes:

@@ -115,7 +115,7 @@ def _waiting_passes(scene: Scene) -> _Passes | None:
         return None  # without names nobody knows what the program holds
     marked = np.flatnonzero(view.modules.trains)
     marked = marked[allocations.born[marked] < event]
-    ends = view.phases.span_end[view.phases.span_end < event]
+    ends = view.phases.ends_before(event)
     all_starts = allocations.born[pass_starts(view.modules, marked)]
     waiting = waiting_passes(all_starts, ends)
     if waiting.count < _FEWEST_PASSES or waiting.count > (waiting.usual or waiting.count):

@@ -33,7 +33,8 @@ def repeated_turns(scene: Scene) -> Iterator[Finding]:
     request, view = scene.ending_request, scene.view
     if request is None:
         return
-    rows, turns = _rows_of_turns(scene)
+    has_checkpoints = uses_checkpoints(view)
+    rows, turns = _rows_of_turns(scene, has_checkpoints=has_checkpoints)
     size_bytes = int(scene.device.allocations.requested_bytes[rows].sum())
     if not turns or size_bytes < _LEAST_SHARE * scene.advice_heap.requested_bytes:
         return
@@ -42,7 +43,6 @@ def repeated_turns(scene: Scene) -> Iterator[Finding]:
     if ((begins > first_event) & (begins < scene.advice_event)).sum() > _MOST_PASSES:
         return
     largest = int(rows[np.argmax(scene.device.allocations.requested_bytes[rows])])
-    has_checkpoints = uses_checkpoints(view)
     saved_bytes = size_bytes - size_bytes // (math.isqrt(turns) if has_checkpoints else turns)
     yield Finding(
         id="repeated_turns",
@@ -62,15 +62,15 @@ def repeated_turns(scene: Scene) -> Iterator[Finding]:
     )
 
 
-def _rows_of_turns(scene: Scene) -> tuple[NDArray[np.int64], int]:
+def _rows_of_turns(scene: Scene, *, has_checkpoints: bool) -> tuple[NDArray[np.int64], int]:
     """The activations since the last backward pass that the same calls of the same module asked for, as
     often and more; and how often the most of them.
     """
     view, allocations = scene.view, scene.device.allocations
     rows = scene.advice_rows
-    last_end = int(view.phases.span_end[view.phases.span_end < scene.advice_event].max(initial=-1))
+    last_end = int(view.phases.ends_before(scene.advice_event).max(initial=-1))
     is_kept = view.modules.trains[rows] & (allocations.stack[rows] != NO_STACK)
-    if uses_checkpoints(view):  # what goes into one is what the last one gave
+    if has_checkpoints:  # what goes into one is what the last one gave
         is_kept &= scene.trace.stacks.within(CHECKPOINT_FRAME, allocations.stack[rows])
     rows = rows[is_kept & (allocations.born[rows] > last_end) & ~view.names.placed[rows]]
     if not len(rows):
@@ -79,10 +79,10 @@ def _rows_of_turns(scene: Scene) -> tuple[NDArray[np.int64], int]:
         [allocations.stack[rows], view.modules.module[rows], allocations.requested_bytes[rows]]
     )
     _, group, counts = np.unique(calls, axis=1, return_inverse=True, return_counts=True)
-    is_repeated = counts[group.reshape(-1)] >= _FEWEST_TURNS
-    if not is_repeated.any():
-        return rows[:0], 0
-    turns = np.bincount(
-        group.reshape(-1)[is_repeated], weights=allocations.requested_bytes[rows[is_repeated]]
-    ).argmax()
-    return rows[is_repeated], int(counts[turns])
+    group = group.reshape(-1)
+    is_repeated = counts[group] >= _FEWEST_TURNS
+    rows, group = rows[is_repeated], group[is_repeated]
+    if not len(rows):
+        return rows, 0
+    largest = np.bincount(group, weights=allocations.requested_bytes[rows]).argmax()
+    return rows, int(counts[largest])

@@ -49,7 +49,7 @@ def retained_graph(scene: Scene) -> Iterator[Finding]:
 def _left_by_backward(scene: Scene) -> Iterator[Finding]:
     """What calls of ``backward`` left of a graph that they went through."""
     view, allocations, heap = scene.view, scene.device.allocations, scene.advice_heap
-    ends = view.phases.span_end[view.phases.span_end < scene.advice_event]
+    ends = view.phases.ends_before(scene.advice_event)
     rows = scene.advice_rows
     is_activation = view.categories.category[rows] == Category.ACTIVATIONS
     rows = rows[is_activation & ~view.names.placed[rows]]
@@ -87,7 +87,7 @@ def _left_by_step(scene: Scene) -> Iterator[Finding]:
     by now: what one optimizer's step leaves for another one's does not.
     """
     view, allocations, heap = scene.view, scene.device.allocations, scene.advice_heap
-    ends = view.phases.span_end[view.phases.span_end < scene.advice_event]
+    ends = view.phases.ends_before(scene.advice_event)
     starts = view.steps.starts[view.steps.starts <= scene.advice_event]
     if view.steps.source == PATTERN or len(starts) < 2 or not (ends < starts[-1]).any():
         return

@@ -6,7 +6,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -96,22 +96,21 @@ def _remedy(calls: _Calls) -> str:
 def _all_calls(scene: Scene) -> Iterator[_Calls]:
     """Yields the calls of each function that hold memory."""
     names, sizes = scene.view.names, scene.device.allocations.requested_bytes
-    rows_of: defaultdict[tuple[str, str], list[int]] = defaultdict(list)
-    calls_of: defaultdict[tuple[str, str], defaultdict[str | None, list[int]]]
-    calls_of = defaultdict(lambda: defaultdict(list))
+    functions: defaultdict[tuple[str, str], defaultdict[str | None, list[int]]]
+    functions = defaultdict(lambda: defaultdict(list))
     for row in scene.program_rows.tolist():
         local = _LOCAL.match(names.name(row))
         if local is not None and local["kind"] != _COROUTINE:
-            rows_of[local["kind"], local["function"]].append(row)
-            calls_of[local["kind"], local["function"]][local["number"]].append(row)
-    for (kind, function), rows in rows_of.items():
+            functions[local["kind"], local["function"]][local["number"]].append(row)
+    for (kind, function), rows_by_call in functions.items():
+        rows = np.array(sorted(chain.from_iterable(rows_by_call.values())), np.int64)
         yield _Calls(
             function=function,
             are_generators=kind == _GENERATOR,
-            rows=np.array(rows, np.int64),
-            number=len(calls_of[kind, function]),
+            rows=rows,
+            number=len(rows_by_call),
             size_bytes=int(sizes[rows].sum()),
-            are_in_sequence=_are_in_sequence(calls_of[kind, function].values()),
+            are_in_sequence=_are_in_sequence(rows_by_call.values()),
         )
 
 

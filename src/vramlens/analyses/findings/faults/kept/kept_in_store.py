@@ -290,7 +290,7 @@ def _are_outputs(scene: Scene, store: _Store) -> bool:
     keep hardly anything else. (Where there is no model, a backward pass is a derivative of its turn.)
     """
     view, allocations, rows = scene.view, scene.device.allocations, store.rows
-    ends = view.phases.span_end[view.phases.span_end < scene.advice_event]
+    ends = view.phases.ends_before(scene.advice_event)
     born = allocations.born[rows]
     if view.modules.marked.any() and len(ends) and int(born.min()) < int(ends[-1]):
         return False

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -24,8 +23,6 @@ from vramlens.units import counted, format_size
 
 _FAR_LARGER = 2
 """Times the largest tensor that rows can be from."""
-_OF_ROWS = re.compile(r"\brepeat_interleave\([^()]*(?:dim\s*=\s*0|,\s*0)\s*\)")
-"""Repeats rows: what follows has as many more of them. (Along other dimensions sizes tell nothing.)"""
 _LEAST_OF_REPEATED = 0.1
 """Of what is in use, from which on what follows on a repeated tensor is large because of it: labels are
 repeated, too.
@@ -85,11 +82,8 @@ def _kept_results(scene: Scene) -> Iterator[Finding]:
     size_bytes = _bytes_of(lines, use)
     text = scene.source_of(lines[0].place)
     followed = ""
-    if (
-        use.spreads
-        and _OF_ROWS.search(text)
-        and size_bytes >= _LEAST_OF_REPEATED * heap.requested_bytes
-    ):
+    is_much = size_bytes >= _LEAST_OF_REPEATED * heap.requested_bytes
+    if is_much and use.spreads is not None and use.spreads.search(text):
         following_bytes = _bytes_of_following(scene, lines)
         size_bytes += following_bytes
         followed = ", with what is computed from it" if following_bytes else ""

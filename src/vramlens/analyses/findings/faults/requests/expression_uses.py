@@ -24,7 +24,7 @@ class ExpressionUse:
         if_larger: whether it is too much only where it is far larger than what it is made of: rows that
             an index picks once each are a batch.
         in_backward: whether its backward pass makes as much, and needlessly too.
-        spreads: whether what is computed from it is as much larger than it need be.
+        spreads: the form in which what is computed from it is as much larger than it need be.
         makes_several: whether it asks for more than one tensor, of which the last may have failed.
         least_share: of what is in use, from which on it is too much where it is kept.
     """
@@ -39,7 +39,7 @@ class ExpressionUse:
     for_graph: bool = False
     in_backward: bool = False
     makes_several: bool = False
-    spreads: bool = False
+    spreads: re.Pattern[str] | None = None
 
 
 def _of(
@@ -110,7 +110,8 @@ _USES = (
         " after all); else repeat later, what is smaller: a layer's output instead of its input, what leaves"
         " a cache instead of what goes in",
         stays=True,
-        spreads=True,
+        # It repeats rows, and what follows has as many. Along other dimensions sizes tell nothing.
+        spreads=re.compile(r"\brepeat_interleave\([^()]*(?:dim\s*=\s*0|,\s*0)\s*\)"),
     ),
     _of(
         r"\binterpolate\(|\bresize\(|\.upsample\w*\(",
