@@ -15,6 +15,7 @@ from vramlens.analyses.findings.failure_remedies import (
 from vramlens.analyses.findings.faults.double_precision import double_precision
 from vramlens.analyses.findings.faults.graphs.losses_before_backward import losses_before_backward
 from vramlens.analyses.findings.faults.graphs.one_checkpoint import one_checkpoint
+from vramlens.analyses.findings.faults.graphs.parametrized_weight import parametrized_weight
 from vramlens.analyses.findings.faults.graphs.repeated_turns import repeated_turns
 from vramlens.analyses.findings.faults.graphs.retained_graph import retained_graph
 from vramlens.analyses.findings.faults.graphs.solver_steps import solver_steps
@@ -26,6 +27,7 @@ from vramlens.analyses.findings.faults.kept.kept_by_calls import kept_by_calls
 from vramlens.analyses.findings.faults.kept.kept_caches import kept_caches
 from vramlens.analyses.findings.faults.kept.kept_from_start import kept_from_start
 from vramlens.analyses.findings.faults.kept.kept_in_store import kept_in_store
+from vramlens.analyses.findings.faults.kept.kept_on_ctx import kept_on_ctx
 from vramlens.analyses.findings.faults.kept.listed_batches import listed_batches
 from vramlens.analyses.findings.faults.kept.replaced_states import replaced_states
 from vramlens.analyses.findings.faults.kept.retry_in_except import retry_in_except
@@ -93,6 +95,14 @@ FROM_RECORDING: tuple[FindingRow[Scene], ...] = (
         id="optimizer_list", find=optimizer_list, is_mended_in_code=True, saves_at_most=True
     ),
     FindingRow(
+        id="kept_on_ctx",
+        find=kept_on_ctx,
+        is_mended_in_code=True,
+        saves_at_most=True,
+        grows=True,
+        takes_place_of="activations",
+    ),
+    FindingRow(
         id="replaced_states",
         find=replaced_states,
         is_mended_in_code=True,
@@ -133,6 +143,12 @@ FROM_RECORDING: tuple[FindingRow[Scene], ...] = (
         id="retained_graph",
         find=retained_graph,
         is_mended_in_code=True,
+        takes_place_of="activations",
+    ),
+    FindingRow(
+        id="parametrized_weight",
+        find=parametrized_weight,
+        is_mended_in_code=True,  # the reads to come take no more either
         takes_place_of="activations",
     ),
     FindingRow(

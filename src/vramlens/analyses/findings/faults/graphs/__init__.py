@@ -3,6 +3,7 @@
 derivative_graphs: graphs of derivatives that are kept together.
 losses_before_backward: passes whose losses wait for one backward pass.
 one_checkpoint: one checkpoint around all layers, which are computed again at once.
+parametrized_weight: a weight that each turn of a loop computes anew.
 repeated_turns: what every turn of a loop inside of a pass computed.
 retained_graph: a graph that goes on through several backward passes, or outlives its step.
 solver_steps: what a solver of differential equations keeps of all its steps.

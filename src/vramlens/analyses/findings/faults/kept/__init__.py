@@ -7,6 +7,7 @@ kept_by_calls: calls that have ended, and whose variables are kept.
 kept_caches: keys and values that earlier passes left.
 kept_from_start: data that was put on the GPU before the first step.
 kept_in_store: a list, dict or cache that keeps something of each turn.
+kept_on_ctx: attributes of a Function's ctx, after its backward pass.
 listed_batches: a list of all that a generator makes.
 replaced_states: what an optimizer keeps of parameters that it no longer has.
 retry_in_except: tries that failed, while the error is handled.

@@ -1,0 +1,57 @@
+"""A parametrized weight that a loop reads: each turn computes it anew, and the graph keeps all of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import numpy as np
+
+from vramlens.analyses.extent import Extent
+from vramlens.analyses.finding import Finding
+from vramlens.analyses.findings.usage import part_of_heap
+from vramlens.analyses.scene import Scene
+from vramlens.ground.verdict import Verdict
+from vramlens.units import format_size
+
+_PARAMETRIZED = re.compile(r"torch[/\\]nn[/\\]utils[/\\]parametrize\.py:get_parametrized$")
+"""Reads the attribute: computes it, unless ``parametrize.cached()`` is in use."""
+_FEWEST_READS = 4
+"""Of one weight: two or three passes of one step are usual."""
+_LEAST_SHARE = 0.3
+"""Of what is in use."""
+
+
+def parametrized_weight(scene: Scene) -> Iterator[Finding]:
+    """What parametrizations computed for one pass, if they did so several times for each weight and all of it
+    is in use when memory runs out.
+    """
+    if scene.ending_request is None:
+        return
+    view, allocations, rows = scene.view, scene.device.allocations, scene.advice_rows
+    last_end = int(view.phases.ends_before(scene.advice_event).max(initial=-1))
+    is_of_pass = (allocations.born[rows] > last_end) & ~view.names.placed[rows]
+    is_computed = scene.trace.stacks.within(_PARAMETRIZED, allocations.stack[rows])
+    rows = rows[is_of_pass & is_computed]
+    calls = np.stack([allocations.stack[rows], allocations.requested_bytes[rows]])
+    _, group, counts = np.unique(calls, axis=1, return_inverse=True, return_counts=True)
+    rows = rows[counts[group.reshape(-1)] >= _FEWEST_READS]
+    size_bytes = int(allocations.requested_bytes[rows].sum())
+    if not len(rows) or size_bytes < _LEAST_SHARE * scene.advice_heap.requested_bytes:
+        return
+    reads = int(counts.max())
+    saved_bytes = size_bytes - size_bytes // reads
+    yield Finding(
+        id="parametrized_weight",
+        verdict=Verdict.LIKELY,
+        title=f"{part_of_heap(size_bytes, scene.advice_heap)} are weights that their parametrization computed anew"
+        f" {reads:,} times in one pass",
+        bytes=saved_bytes,
+        place=view.place_of_block(int(rows[np.argmax(allocations.requested_bytes[rows])])),
+        evidence=(
+            "a parametrized weight is computed each time that it is read, and the graph keeps each of them",
+        ),
+        fix='compute it once a step: put the forward pass under "with torch.nn.utils.parametrize.cached():" (up to'
+        f" {format_size(saved_bytes)} less)",
+        extent=Extent(scene.advice_event, rows),
+    )

@@ -1,0 +1,53 @@
+"""What a custom autograd Function keeps as attributes of its ctx, after its backward pass."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import numpy as np
+
+from vramlens.analyses.extent import Extent
+from vramlens.analyses.finding import Finding
+from vramlens.analyses.findings.usage import part_of_heap
+from vramlens.analyses.scene import Scene
+from vramlens.ground.verdict import Verdict
+from vramlens.units import format_size
+
+_ON_CTX = re.compile(r"^(\w+)Backward\.(\w+)")
+"""An attribute of the graph's node of a Function, which is its ctx (capture/names)."""
+_LEAST_SHARE = 0.2
+"""Of what is in use."""
+
+
+def kept_on_ctx(scene: Scene) -> Iterator[Finding]:
+    """The attributes of nodes that a backward pass is done with when memory runs out, if they are much of what
+    is in use: a result on its own ctx leads to itself, and only the garbage collector frees both.
+    """
+    if scene.ending_request is None:
+        return
+    view, allocations, rows = scene.view, scene.device.allocations, scene.advice_rows
+    last_end = int(view.phases.ends_before(scene.advice_event).max(initial=-1))
+    is_on_ctx = [bool(_ON_CTX.match(view.names.name(row))) for row in rows.tolist()]
+    rows = rows[np.array(is_on_ctx, np.bool_) & (allocations.born[rows] < last_end)]
+    size_bytes = int(allocations.requested_bytes[rows].sum())
+    if not len(rows) or size_bytes < _LEAST_SHARE * scene.advice_heap.requested_bytes:
+        return
+    largest = int(rows[np.argmax(allocations.requested_bytes[rows])])
+    match = _ON_CTX.match(view.names.name(largest))
+    function, attribute = match.groups() if match else ("", "")
+    yield Finding(
+        id="kept_on_ctx",
+        verdict=Verdict.LIKELY,
+        title=f"{part_of_heap(size_bytes, scene.advice_heap)} are attributes of ctx in {function}, which are kept"
+        " after the backward pass",
+        bytes=size_bytes,
+        place=view.place_of_block(largest),
+        evidence=(
+            "a result that is an attribute of its own ctx is kept by its own graph: only Python's garbage collector"
+            " frees the two",
+        ),
+        fix=f"in {function}.forward, replace ctx.{attribute} = … with ctx.save_for_backward(…), and read"
+        f" ctx.saved_tensors in backward (up to {format_size(size_bytes)} less)",
+        extent=Extent(scene.advice_event, rows),
+    )
