@@ -84,6 +84,17 @@ class MadeRun:
         failed = event("oom", size=mib * MIB, device_free=8 << 30)
         self.events.append({**failed, "frames": self.frames_of(part)})
 
+    def ends(self, folder: Path) -> Explanation:
+        """The answer where the program ends now, and nothing failed."""
+        return explain(vram(folder / "made.vram", self._snapshot(), {"oom": None}))
+
+    def _snapshot(self) -> dict[str, Any]:
+        segments = [
+            segment(address, size, [block(address, size, size)])
+            for address, size in self.alive.items()
+        ]
+        return snapshot(self.events, segments)
+
     def fails(
         self,
         part: str,
@@ -110,11 +121,7 @@ class MadeRun:
             idle_checkpointing: the class of a layer in eval mode that has checkpointing, likewise.
         """
         self.is_refused(part, mib)
-        segments = [
-            segment(address, size, [block(address, size, size)])
-            for address, size in self.alive.items()
-        ]
-        made = snapshot(self.events, segments)
+        made = self._snapshot()
         read = (expression, node, source, padded_batch, ignored_labels, idle_checkpointing)
         if not self.names and not any(read):
             path = folder / "made.pickle"

@@ -20,6 +20,7 @@ from vramlens.analyses.findings.faults.graphs.repeated_turns import repeated_tur
 from vramlens.analyses.findings.faults.graphs.retained_graph import retained_graph
 from vramlens.analyses.findings.faults.graphs.solver_steps import solver_steps
 from vramlens.analyses.findings.faults.idle_experts import idle_experts
+from vramlens.analyses.findings.faults.kept.evaluation_outputs import evaluation_outputs
 from vramlens.analyses.findings.faults.kept.finished_models import finished_models
 from vramlens.analyses.findings.faults.kept.frozen_twins import frozen_twins
 from vramlens.analyses.findings.faults.kept.generation_scores import generation_scores
@@ -206,6 +207,12 @@ FROM_RECORDING: tuple[FindingRow[Scene], ...] = (
     FindingRow(id="larger_inputs", find=larger_inputs, is_mended_in_code=True, may_be_meant=True),
     FindingRow(
         id="unconsumed_forward", find=unconsumed_forward, is_mended_in_code=True, saves_at_most=True
+    ),
+    FindingRow(
+        id="evaluation_outputs",
+        find=evaluation_outputs,
+        is_avoidable=True,
+        saves_at_most=True,
     ),
     FindingRow(
         id="gathered_outputs",
