@@ -73,4 +73,4 @@ def _requests_of_evaluation(scene: Scene) -> NDArray[np.int64]:
     modules, allocations = scene.view.modules, scene.device.allocations
     marked = np.flatnonzero(modules.marked & (allocations.born <= scene.advice_event))
     trained = marked[~modules.without_grad[marked]]
-    return marked[marked > trained.max(initial=-1)]
+    return np.asarray(marked[marked > trained.max(initial=-1)])
