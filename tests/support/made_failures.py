@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +108,7 @@ class MadeRun:
         padded_batch: Mapping[str, int] | None = None,
         ignored_labels: Mapping[str, int] | None = None,
         idle_checkpointing: str | None = None,
+        row_lengths: Sequence[Mapping[str, int]] = (),
     ) -> Explanation:
         """The answer to a request of a part that fails now.
 
@@ -119,10 +120,19 @@ class MadeRun:
             padded_batch: how much of the batch is padding, likewise.
             ignored_labels: how many of its positions have no label, likewise.
             idle_checkpointing: the class of a layer in eval mode that has checkpointing, likewise.
+            row_lengths: the lengths of rows in batches, likewise.
         """
         self.is_refused(part, mib)
         made = self._snapshot()
-        read = (expression, node, source, padded_batch, ignored_labels, idle_checkpointing)
+        read = (
+            expression,
+            node,
+            source,
+            padded_batch,
+            ignored_labels,
+            idle_checkpointing,
+            row_lengths,
+        )
         if not self.names and not any(read):
             path = folder / "made.pickle"
             path.write_bytes(pickle.dumps(made))
@@ -141,6 +151,7 @@ class MadeRun:
             "padded_batch": padded_batch,
             "ignored_labels": ignored_labels,
             "idle_checkpointing": idle_checkpointing,
+            "row_lengths": row_lengths,
         }
         path = vram(folder / "made.vram", made, {"oom": failure}, names={"tensors": named})
         return explain(path)

@@ -25,6 +25,7 @@ from vramlens.trace.meta import (
     IgnoredLabels,
     Meta,
     PaddedBatch,
+    RowLengths,
 )
 from vramlens.trace.stacks import NO_STACK, Frame, Stacks
 from vramlens.trace.storage_facts import (
@@ -66,6 +67,7 @@ __all__ = [
     "Owners",
     "PaddedBatch",
     "ParameterUse",
+    "RowLengths",
     "Samples",
     "Segments",
     "SideColumn",

@@ -71,6 +71,20 @@ class IgnoredLabels:
 
 
 @dataclass(frozen=True, slots=True)
+class RowLengths:
+    """The lengths of a batch's rows, of which most are far shorter than the longest.
+
+    Attributes:
+        rows: how many.
+        longest, total: the longest, and the sum of all.
+    """
+
+    rows: int
+    longest: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
 class FailureMeta:
     """The out-of-memory error that made the program write the recording; None where the recording
     does not say.
@@ -87,6 +101,7 @@ class FailureMeta:
         while_handling: whether the program was handling another such error on that thread.
         padded_batch: the batch with most padding, where it could be read.
         ignored_labels: the labels of which most are ignored, likewise.
+        row_lengths: batches that may be the one, likewise; those with most padding first.
         idle_checkpointing: the class of a layer with gradient checkpointing that was in eval mode; None
             without one.
     """
@@ -101,6 +116,7 @@ class FailureMeta:
     while_handling: bool = False
     padded_batch: PaddedBatch | None = None
     ignored_labels: IgnoredLabels | None = None
+    row_lengths: tuple[RowLengths, ...] = ()
     idle_checkpointing: str | None = None
 
 

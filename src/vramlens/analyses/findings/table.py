@@ -18,6 +18,7 @@ from vramlens.analyses.findings.faults.graphs.one_checkpoint import one_checkpoi
 from vramlens.analyses.findings.faults.graphs.parametrized_weight import parametrized_weight
 from vramlens.analyses.findings.faults.graphs.repeated_turns import repeated_turns
 from vramlens.analyses.findings.faults.graphs.retained_graph import retained_graph
+from vramlens.analyses.findings.faults.graphs.rollout_graphs import rollout_graphs
 from vramlens.analyses.findings.faults.graphs.solver_steps import solver_steps
 from vramlens.analyses.findings.faults.idle_experts import idle_experts
 from vramlens.analyses.findings.faults.kept.evaluation_outputs import evaluation_outputs
@@ -37,6 +38,7 @@ from vramlens.analyses.findings.faults.larger_inputs import larger_inputs
 from vramlens.analyses.findings.faults.lbfgs_pairs import lbfgs_history
 from vramlens.analyses.findings.faults.optimizer_list import optimizer_list
 from vramlens.analyses.findings.faults.padded_columns import padded_columns
+from vramlens.analyses.findings.faults.requests.broadcast_rows import broadcast_rows
 from vramlens.analyses.findings.faults.requests.concatenated_copy import concatenated_copy
 from vramlens.analyses.findings.faults.requests.costly_expression import costly_expression
 from vramlens.analyses.findings.faults.requests.dense_embedding_gradient import (
@@ -45,6 +47,7 @@ from vramlens.analyses.findings.faults.requests.dense_embedding_gradient import 
 from vramlens.analyses.findings.faults.requests.joint_covariance import joint_covariance
 from vramlens.analyses.findings.faults.requests.large_request import request_too_large
 from vramlens.analyses.findings.faults.requests.rebuilt_collection import rebuilt_collection
+from vramlens.analyses.findings.faults.uneven_rows import uneven_rows
 from vramlens.analyses.findings.faults.unlabeled_positions import unlabeled_positions
 from vramlens.analyses.findings.faults.unstepped_parameters import unstepped_parameters
 from vramlens.analyses.findings.faults.vectorized_transform import vectorized_transform
@@ -76,6 +79,14 @@ FROM_RECORDING: tuple[FindingRow[Scene], ...] = (
         at_any_size=True,
     ),
     FindingRow(id="allocator_retry", find=allocator_retry, importance=1, at_any_size=True),
+    FindingRow(
+        id="broadcast_rows",
+        find=broadcast_rows,
+        importance=0,
+        at_any_size=True,
+        is_mended_in_code=True,
+        takes_place_of="request_too_large",
+    ),
     FindingRow(
         id="request_too_large",
         find=request_too_large,
@@ -159,6 +170,13 @@ FROM_RECORDING: tuple[FindingRow[Scene], ...] = (
         may_be_meant=True,
     ),
     FindingRow(
+        id="rollout_graphs",
+        find=rollout_graphs,
+        is_mended_in_code=True,
+        saves_at_most=True,
+        takes_place_of="activations",
+    ),
+    FindingRow(
         id="one_checkpoint",
         find=one_checkpoint,
         is_mended_in_code=True,
@@ -195,6 +213,12 @@ FROM_RECORDING: tuple[FindingRow[Scene], ...] = (
     FindingRow(
         id="padded_columns",
         find=padded_columns,
+        is_mended_in_code=True,
+        takes_place_of="activations",
+    ),
+    FindingRow(
+        id="uneven_rows",
+        find=uneven_rows,
         is_mended_in_code=True,
         takes_place_of="activations",
     ),

@@ -11,6 +11,7 @@ on_demand: SIGUSR2 and the socket, in the program.
 on_import: waits for the import of torch.
 out_of_memory: the failed request and the note in its exception.
 padded_batch: how much of the batch is padding then.
+row_lengths: how long the rows of the batch are then.
 sigterm: a recording before a signal ends the program.
 source_lines: the text of the lines that hold the most then, and of their callers.
 user_folder: where programs leave their sockets.

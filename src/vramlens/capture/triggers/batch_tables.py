@@ -1,6 +1,7 @@
-"""The batch itself when a request fails: token numbers, masks and labels, which are tables of integers.
+"""The batch itself when a request fails: token numbers, masks and labels, which are tables of integers; and
+the lengths of its rows, which are vectors of integers on the CPU.
 
-They lie on the GPU, and reading one waits for what the GPU still has to do, as PyTorch has done already when
+Tables lie on the GPU, and reading one waits for what the GPU still has to do, as PyTorch has done already when
 it gave its cached blocks back before it gave up. Where that could wait for others, in a process group or
 while a graph is captured, nothing is read. No kernel runs, nothing is allocated there.
 """
@@ -9,8 +10,9 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from vramlens.capture.names.live_heap import LiveHeap
@@ -20,6 +22,7 @@ from vramlens.capture.process_group import initialized_group
 from vramlens.ground.program_errors import own_errors
 
 _FEWEST_COLUMNS, _MOST_BYTES, _MOST_TABLES = 64, 8 << 20, 8
+_FEWEST_ROWS, _MOST_ROWS, _MOST_VECTORS = 2, 4096, 512
 
 Copy = Callable[[int, int], bytes]
 """Reads so many bytes at an address."""
@@ -30,7 +33,7 @@ class BatchTable:
     """A table of integers that was read.
 
     Attributes:
-        rows, columns: its sizes.
+        rows, columns: its sizes; one column where it is a vector.
         item_bytes: of one number.
         numbers: the bytes of all, row after row.
     """
@@ -56,23 +59,23 @@ class _Place:
 
 
 def batch_tables(device_type: str, copy: Copy | None = None) -> list[BatchTable]:
-    """The largest tables of integers on the device that are no larger than a batch; [] where they cannot
-    be read. Never raises.
+    """The largest tables of integers on the device that are no larger than a batch, where they can be read,
+    and vectors of integers on the CPU. Never raises.
 
     Args:
         copy: reads from the device; by default CUDA's driver.
     """
     with own_errors():
         torch: Any = sys.modules.get("torch")
-        if copy is None and not _may_read(torch, device_type):
+        if torch is None:
             return []
-        read = copy or _from_gpu
-        return [
-            BatchTable(
-                place.rows, place.columns, place.item_bytes, read(place.address, place.bytes)
-            )
-            for place in _places(torch, device_type)
-        ]
+        with undisturbed(), torch._C.DisableTorchFunction():
+            tensors = tracked_of_types({id(torch.Tensor): torch.Tensor})
+            heap = LiveHeap(torch, device_type, tensors)
+            vectors = [*islice(_vectors(torch, tensors), _MOST_VECTORS)]
+            may_read = copy is not None or _may_read(torch, device_type)
+            places = _largest(_places_of(torch, heap)) if may_read else []
+        return [*vectors, *(_read(place, copy or _from_gpu) for place in places)]
     return []
 
 
@@ -92,14 +95,32 @@ def _from_gpu(address: int, size_bytes: int) -> bytes:
     return target.raw
 
 
-def _places(torch: Any, device_type: str) -> list[_Place]:
-    with undisturbed(), torch._C.DisableTorchFunction():
-        tensors = tracked_of_types({id(torch.Tensor): torch.Tensor})
-        heap = LiveHeap(torch, device_type, tensors)
-        places = {place for place in _places_of(torch, heap) if place.bytes <= _MOST_BYTES}
-    return sorted(places, key=lambda place: (-place.rows * place.columns, place.address))[
+def _read(place: _Place, copy: Copy) -> BatchTable:
+    numbers = copy(place.address, place.bytes)
+    return BatchTable(place.rows, place.columns, place.item_bytes, numbers)
+
+
+def _largest(places: Iterable[_Place]) -> list[_Place]:
+    batches = {place for place in places if place.bytes <= _MOST_BYTES}
+    return sorted(batches, key=lambda place: (-place.rows * place.columns, place.address))[
         :_MOST_TABLES
     ]
+
+
+def _vectors(torch: Any, tensors: Iterable[Any]) -> Iterator[BatchTable]:
+    """Yields the vectors of integers on the CPU that may be a number for each row of a batch."""
+    heap = LiveHeap(torch, "cpu", [])
+    for tensor in tensors:
+        dtype = heap.tensor.dtype.__get__(tensor)
+        if dtype not in (torch.int64, torch.int32) or not heap.is_plain(tensor):
+            continue
+        sizes = tuple(heap.tensor.shape.__get__(tensor))
+        is_vector = len(sizes) == 1 and _FEWEST_ROWS <= sizes[0] <= _MOST_ROWS
+        storage = heap.storage(tensor) if is_vector else None
+        if storage is not None and heap.tensor.is_contiguous(tensor):
+            start = storage.address + storage.offset * dtype.itemsize
+            place = _Place(start, sizes[0], 1, dtype.itemsize)
+            yield _read(place, ctypes.string_at)
 
 
 def _places_of(torch: Any, heap: LiveHeap) -> Iterator[_Place]:

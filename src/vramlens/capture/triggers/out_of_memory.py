@@ -17,6 +17,7 @@ from vramlens.capture.triggers.failed_expression import failed_expression, faile
 from vramlens.capture.triggers.idle_checkpointing import idle_checkpointing
 from vramlens.capture.triggers.ignored_labels import ignored_labels
 from vramlens.capture.triggers.padded_batch import padded_batch
+from vramlens.capture.triggers.row_lengths import row_lengths
 from vramlens.capture.warn import harmless
 
 VerdictOf = Callable[[str, str], str]
@@ -39,6 +40,7 @@ class RefusedRequest:
         thread: the number of the thread that asked.
         padded_batch: how much of the batch is padding; None where nobody knows, or it is not recorded.
         ignored_labels: how many of its positions have no label, likewise.
+        row_lengths: how long its rows are, where most of it is padding, likewise.
         idle_checkpointing: the class of a layer in eval mode that has gradient checkpointing; None without one.
         path: the recording that was written; None where that failed or was left out.
         is_another_try: whether a library made it because one before it had failed.
@@ -54,6 +56,7 @@ class RefusedRequest:
     thread: int = field(default_factory=threading.get_ident)
     padded_batch: dict[str, int] | None = None
     ignored_labels: dict[str, int] | None = None
+    row_lengths: list[dict[str, int]] = field(default_factory=list)
     idle_checkpointing: str | None = None
     path: str | None = None
     is_another_try: bool = False
@@ -70,6 +73,7 @@ class RefusedRequest:
             "while_handling": self.while_handling,
             "padded_batch": self.padded_batch,
             "ignored_labels": self.ignored_labels,
+            "row_lengths": self.row_lengths,
             "idle_checkpointing": self.idle_checkpointing,
         }
 
@@ -132,6 +136,7 @@ class OutOfMemoryWatch:
             tables = batch_tables(self._device_type)
             failure.padded_batch = padded_batch(tables)
             failure.ignored_labels = ignored_labels(tables)
+            failure.row_lengths = row_lengths(tables)
             failure.idle_checkpointing = idle_checkpointing()
             failure.path = self._write(failure)
             self._last_written = time.monotonic()

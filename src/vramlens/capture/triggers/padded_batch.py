@@ -58,6 +58,34 @@ def used_columns(table: bytes, columns: int, item_bytes: int) -> int:
     return columns - padding if is_batch else columns
 
 
+def lengths_of_rows(table: bytes, columns: int, item_bytes: int) -> list[int]:
+    """How many columns of each row come before its padding, which all rows end with or begin with; [] where
+    it is no batch of tokens, nor a mask.
+
+    Args:
+        table, item_bytes: as of ``used_columns``.
+    """
+    width = columns * item_bytes
+    rows = [table[start : start + width] for start in range(0, len(table), width)]
+    if not rows or not (_is_mask(rows, item_bytes) or _has_many_numbers(rows, item_bytes)):
+        return []
+    by_end = {at_end: _runs_of_padding(rows, item_bytes, at_end=at_end) for at_end in (False, True)}
+    padding = max(by_end.values(), key=sum)
+    return [columns - run for run in padding] if sum(padding) else []
+
+
+def _runs_of_padding(rows: list[bytes], item_bytes: int, *, at_end: bool) -> list[int]:
+    """How often the number that most rows end with, or begin with, is repeated there in each row."""
+    ends = [row[-item_bytes:] if at_end else row[:item_bytes] for row in rows]
+    (padding, count), *_ = Counter(ends).most_common(1)
+    if count <= len(rows) // 2:
+        return [0] * len(rows)
+    return [
+        _run(row, item_bytes, at_end=at_end) if end == padding else 0
+        for row, end in zip(rows, ends, strict=True)
+    ]
+
+
 def _common_run(rows: list[bytes], item_bytes: int, *, at_end: bool) -> int:
     """How many columns at the end, or at the begin, hold one number in all rows."""
     ends = {row[-item_bytes:] if at_end else row[:item_bytes] for row in rows}

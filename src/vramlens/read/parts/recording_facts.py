@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from vramlens.read.parts.entries import LATEST_US, as_texts, by_device, counts_of
@@ -24,12 +25,14 @@ from vramlens.trace import (
     IgnoredLabels,
     Meta,
     PaddedBatch,
+    RowLengths,
 )
 
 _LONGEST_MESSAGE = 1 << 16
 _MOST_WORDS = 1000
 _MOST_DECISIONS = 1000
 _MOST_SOURCE = 64
+_MOST_BATCHES = 64
 _MOST_STATS = 1000
 _TEXTS = (
     "vramlens",
@@ -117,6 +120,7 @@ def _failure(entry: dict[str, Any]) -> FailureMeta:
         while_handling=entry.get("while_handling") is True,
         padded_batch=_padded_batch(as_dict(entry.get("padded_batch"))),
         ignored_labels=_ignored_labels(as_dict(entry.get("ignored_labels"))),
+        row_lengths=tuple(_row_lengths(as_list(entry.get("row_lengths"))[:_MOST_BATCHES])),
         idle_checkpointing=as_text(entry.get("idle_checkpointing")),
     )
 
@@ -135,6 +139,13 @@ def _ignored_labels(entry: dict[str, Any]) -> IgnoredLabels | None:
     if not rows or not columns or not ignored or ignored > rows * columns:
         return None
     return IgnoredLabels(rows, columns, ignored)
+
+
+def _row_lengths(entries: list[Any]) -> Iterator[RowLengths]:
+    for entry in map(as_dict, entries):
+        rows, longest, total = (as_number(entry.get(name)) for name in ("rows", "longest", "total"))
+        if rows and longest and total and total <= rows * longest:
+            yield RowLengths(rows, longest, total)
 
 
 def _source(entries: list[Any]) -> dict[tuple[str, int], str]:

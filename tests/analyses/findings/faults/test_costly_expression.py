@@ -49,7 +49,7 @@ CALLS = {
     "a[:, None, :] - b[None, :, :]": "torch.cdist",
     "x.unsqueeze(1) - y.unsqueeze(0)": "torch.cdist",
     "users[batch] @ self.items.weight.t()": "a part of the rows",
-    "z @ z.T": "(x[i] * y[j]).sum(-1)",
+    "z @ z.T": "(x[i] * x[j]).sum(-1)",
     "x[src]": "layer(x)[index]",
     "rows = x.index_select(0, src)": "layer(x)[index]",
     "candidates = target[sample, index]": "one matrix product",

@@ -17,6 +17,12 @@ FRAMES: dict[str, tuple[Frame, ...]] = {
     "state": ((USER, 30, "transition"),),
     "gradient": ((f"{TORCH}/autograd/__init__.py", 500, "grad"), (USER, 31, "transition")),
     "collect": ((USER, 40, "__call__"),),
+    "layer": (
+        (USER, 50, "forward"),
+        (f"{TORCH}/nn/modules/module.py", 1700, "_call_impl"),
+        (USER, 60, "validation_step"),
+    ),
+    "backward": ((f"{TORCH}/_tensor.py", 600, "backward"), (USER, 61, "main")),
 }
 
 
@@ -71,3 +77,27 @@ def test_one_function_that_collects_may_be_meant(tmp_path: Path) -> None:
     assert finding is not None
     assert finding.verdict == "possible"
     assert "on the CPU" in (finding.fix or "")
+
+
+@pytest.mark.parametrize(
+    ("batches", "mark", "verdict"),
+    [
+        (5, "model [no grad]", "likely"),
+        (2, "model [no grad]", "possible"),
+        (5, "model", "possible"),
+    ],
+)
+def test_results_of_evaluations_that_ended(
+    tmp_path: Path, batches: int, mark: str, verdict: str
+) -> None:
+    run = MadeRun(FRAMES)
+    run.asks("data", 30)
+    for number in range(5 * batches):
+        if number % batches == 0:
+            run.frees(run.asks("backward", 2))
+            run.frees(run.asks("work", 1))
+        run.asks("layer", 20, name=f"model.validation_step_outputs[{number}]", module=mark)
+    finding = finding_of(run.fails("layer", 20, tmp_path), "kept_in_store")
+    assert finding is not None
+    assert finding.verdict == verdict
+    assert ("model.validation_step_outputs.clear()" in (finding.fix or "")) == (verdict == "likely")

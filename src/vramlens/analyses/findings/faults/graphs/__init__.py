@@ -6,5 +6,6 @@ one_checkpoint: one checkpoint around all layers, which are computed again at on
 parametrized_weight: a weight that each turn of a loop computes anew.
 repeated_turns: what every turn of a loop inside of a pass computed.
 retained_graph: a graph that goes on through several backward passes, or outlives its step.
+rollout_graphs: passes of a rollout, beside the pass of its update.
 solver_steps: what a solver of differential equations keeps of all its steps.
 """

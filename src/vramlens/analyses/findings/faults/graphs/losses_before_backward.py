@@ -20,10 +20,11 @@ from vramlens.analyses.scene import Scene
 from vramlens.ground.verdict import Verdict
 from vramlens.units import format_size
 
-_LOSS = re.compile(
+LOSS_FRAME = re.compile(
     r"torch[/\\]nn[/\\](?:modules[/\\]loss\.py:|functional\.py:"
     r"(?:cross_entropy|kl_div|binary_cross_entropy\w*|\w+_loss)$)"
 )
+"""PyTorch's losses."""
 _FEWEST_PASSES = 3
 """Forward passes since the last backward pass, the one under way counted: two losses of one step (two
 views, a student's two outputs) are usual.
@@ -145,7 +146,7 @@ def _last_losses(scene: Scene, starts: NDArray[np.int64]) -> list[int]:
     """The last request of each pass's loss, up to the first pass without one."""
     allocations, event = scene.device.allocations, scene.advice_event
     rows = np.flatnonzero((allocations.born >= starts[0]) & (allocations.born < event))
-    rows = rows[scene.trace.stacks.within(_LOSS, allocations.stack[rows])]
+    rows = rows[scene.trace.stacks.within(LOSS_FRAME, allocations.stack[rows])]
     pass_of = np.searchsorted(starts, allocations.born[rows], side="right") - 1
     last = dict(zip(pass_of.tolist(), rows.tolist(), strict=True))
     without = next((number for number in range(len(starts)) if number not in last), len(starts))

@@ -66,6 +66,8 @@ _FEWEST_ENTRIES, _FEWEST_OF_LINE = 8, 5
 """Fewer are the layers of a model, or what a step has at once; those of one line and as many passes can be
 fewer.
 """
+_FEWEST_RESULTS = 3
+"""Of one evaluation: a teacher's for two views of a batch are none."""
 _MOVE = re.compile(r"\.(?:to|cuda)\(")
 """A line that moves tensors."""
 _LAST_KEY = re.compile(r"\['(?P<key>[^\[\]']+)'\]$")
@@ -167,6 +169,13 @@ def _judged(scene: Scene, store: _Store) -> tuple[Verdict, str, str]:
         else f"what {store.in_words} collects"
     )
     remedy = f"keep {kept} on the CPU (`.cpu()`; move back what is used on the GPU), or only what you need of it"
+    if _is_of_ended_evaluations(scene, store.rows):
+        return (
+            Verdict.LIKELY,
+            "it still has the results of evaluations that ended, and the model was trained since",
+            f"empty it when an evaluation ends ({store.name}.clear(), with Lightning in"
+            " on_validation_epoch_end), or keep only numbers there",
+        )
     if _are_outputs(scene, store):
         return Verdict.LIKELY, "each pass leaves its results there, and no graph", remedy
     if _is_moved_data(scene, store):
@@ -298,6 +307,17 @@ def _are_outputs(scene: Scene, store: _Store) -> bool:
     if not is_of_passes or _passes(_turn_begins(scene), born) < _FEWEST_OF_LINE:
         return False
     return _keeps_little_beside(scene, rows)
+
+
+def _is_of_ended_evaluations(scene: Scene, rows: NDArray[np.int64]) -> bool:
+    """Whether models left several results at a time there without gradients, and backward passes ran between."""
+    modules, born = scene.view.modules, scene.device.allocations.born
+    results = rows[modules.marked[rows] & modules.without_grad[rows]]
+    if not len(results) or not len(scene.view.phases.span_start):
+        return False
+    ends = scene.view.phases.ends_before(scene.advice_event)
+    entries = np.unique(np.searchsorted(ends, born[results]), return_counts=True)[1]
+    return len(entries) > 1 and int(entries[:-1].min()) >= _FEWEST_RESULTS
 
 
 def _is_moved_data(scene: Scene, store: _Store) -> bool:

@@ -1,5 +1,6 @@
 """Requests that the program need not make.
 
+broadcast_rows: all pairs of a column and a vector that were meant row by row.
 concatenated_copy: all gradients or parameters in one tensor.
 costly_expression: a call that makes more than is often needed.
 dense_embedding_gradient: gradients as large as an embedding's table.

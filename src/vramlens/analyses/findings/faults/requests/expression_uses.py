@@ -209,9 +209,9 @@ _USES = (
     _of(
         r"\b([\w.]+)\s*@\s*\1\.(?:t\(\)|m?T\b)",
         "makes a number for each pair of its rows",
-        "if it has more rows than columns and is multiplied on, take the product of its columns: (x @ x.T) @ x is"
-        " x @ (x.T @ x), and Newton-Schulz iterations (Muon) work on the transpose of a tall matrix; for listed"
-        " pairs compute (x[i] * y[j]).sum(-1); else take a part of the rows at a time",
+        "if only some pairs are used, compute these: (x[i] * x[j]).sum(-1); if x has more rows than columns and is"
+        " multiplied on, take the product of its columns: (x @ x.T) @ x is x @ (x.T @ x), and Newton-Schulz"
+        " iterations (Muon) work on the transpose of a tall matrix; else take a part of the rows at a time",
         r"softmax",
     ),
     _of(

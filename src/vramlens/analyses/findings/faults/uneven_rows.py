@@ -1,0 +1,77 @@
+"""A batch of which a few rows are far longer than the others, and all are padded to the longest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vramlens.analyses.attribution.categories import Category
+from vramlens.analyses.extent import Extent
+from vramlens.analyses.finding import Finding
+from vramlens.analyses.findings.usage import part_of_heap
+from vramlens.analyses.scene import Scene
+from vramlens.ground.verdict import Verdict
+from vramlens.trace import RowLengths
+from vramlens.units import format_size
+
+_MOST_USED = 0.4
+"""Of the padded batch: with lengths at random a half is usual."""
+_LEAST_SHARE = 0.25
+"""Of what is in use with the failed request, that is for padding."""
+_COMPUTED = (Category.ACTIVATIONS, Category.TEMPORARIES)
+
+
+def uneven_rows(scene: Scene) -> Iterator[Finding]:
+    """What is in use for padding to the longest row of the batch when memory runs out, if that is much."""
+    request, batch = scene.ending_request, _batch(scene)
+    if request is None or batch is None:
+        return
+    rows = _computed_of_pass(scene)
+    in_use_bytes = int(scene.device.allocations.requested_bytes[rows].sum()) + request.size_bytes
+    padded = batch.rows * batch.longest
+    saved_bytes = in_use_bytes * (padded - batch.total) // padded
+    if saved_bytes < _LEAST_SHARE * scene.wanted_bytes:
+        return
+    yield Finding(
+        id="uneven_rows",
+        verdict=Verdict.LIKELY,
+        title=f"the batch's {batch.rows:,} rows are padded to the longest, {batch.longest:,}, and use"
+        f" {100 * batch.total / padded:.0f}% of it: about {part_of_heap(saved_bytes, scene.advice_heap)} are for"
+        " padding",
+        bytes=saved_bytes,
+        place=scene.view.place_of_stack(request.stack),
+        evidence=(
+            f"the rows have {batch.total:,} entries in all, {batch.total // batch.rows:,} on average",
+        ),
+        fix="cut or leave out rows that are far longer than the others, or put rows of about one length into a"
+        " batch (sort by length, and limit a batch by its rows times its longest row): up to"
+        f" {format_size(saved_bytes)} less",
+        extent=Extent(scene.advice_event, rows),
+    )
+
+
+def _batch(scene: Scene) -> RowLengths | None:
+    """The lengths of which a tensor on the GPU has the sizes; None without any that are uneven enough."""
+    failure = scene.ending_failure
+    batches = () if failure is None else failure.row_lengths
+    shapes = {shape.sizes for shape in scene.advice_shapes.values()}
+    for batch in batches:
+        is_uneven = batch.total <= _MOST_USED * batch.rows * batch.longest
+        if is_uneven and any(_fits(sizes, batch) for sizes in shapes):
+            return batch
+    return None
+
+
+def _fits(sizes: tuple[int, ...], batch: RowLengths) -> bool:
+    """Whether a tensor has a row for each, as long as the longest; batches may stand second."""
+    return batch.longest in sizes and batch.rows in sizes[:2]
+
+
+def _computed_of_pass(scene: Scene) -> NDArray[np.int64]:
+    """What modules have computed since the last backward pass."""
+    view, rows = scene.view, scene.advice_rows
+    last_end = int(view.phases.ends_before(scene.advice_event).max(initial=-1))
+    is_computed = np.isin(view.categories.category[rows], _COMPUTED) & view.modules.marked[rows]
+    return np.asarray(rows[is_computed & (scene.device.allocations.born[rows] > last_end)])

@@ -1,0 +1,50 @@
+"""How long the rows of a batch are when a request fails, where one or a few are far longer than the others."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Iterator
+
+from vramlens.capture.triggers.batch_tables import BatchTable
+from vramlens.capture.triggers.padded_batch import lengths_of_rows
+from vramlens.ground.program_errors import own_errors
+
+_TYPES = {8: "q", 4: "i"}
+"""How Python's array calls integers of so many bytes."""
+_MOST_USED = 0.5
+"""Of the batch, padded to its longest row: with lengths at random a half is usual."""
+_SHORTEST_LONGEST, _MOST_BATCHES = 64, 8
+
+
+def row_lengths(tables: Iterable[BatchTable]) -> list[dict[str, int]]:
+    """Batches of which most is padding to their longest rows: ``rows``, ``longest`` and ``total``, the sum of
+    all lengths; those with most padding first. Never raises.
+    """
+    with own_errors():
+        batches = {lengths for table in tables for lengths in _lengths_of(table)}
+
+        def padding(batch: tuple[int, int, int]) -> int:
+            rows, longest, total = batch
+            return rows * longest - total
+
+        uneven = sorted(filter(_is_uneven, batches), key=padding, reverse=True)
+        return [
+            {"rows": rows, "longest": longest, "total": total}
+            for rows, longest, total in uneven[:_MOST_BATCHES]
+        ]
+    return []
+
+
+def _is_uneven(batch: tuple[int, int, int]) -> bool:
+    rows, longest, total = batch
+    return longest >= _SHORTEST_LONGEST and 0 < total <= _MOST_USED * rows * longest
+
+
+def _lengths_of(table: BatchTable) -> Iterator[tuple[int, int, int]]:
+    """Yields the number of rows, the longest and the sum, where a table says lengths."""
+    if table.columns > 1:
+        lengths = lengths_of_rows(table.numbers, table.columns, table.item_bytes)
+    else:
+        lengths = array(_TYPES[table.item_bytes], table.numbers).tolist()
+    if lengths and min(lengths) >= 0:
+        yield table.rows, max(lengths), sum(lengths)

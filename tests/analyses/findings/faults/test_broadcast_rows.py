@@ -1,0 +1,43 @@
+"""A column and a vector that meet in one expression."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from support.made_failures import Frame, MadeRun, finding_of
+
+USER = "/home/user/metric.py"
+FRAMES: dict[str, tuple[Frame, ...]] = {
+    "state": ((USER, 5, "update"),),
+    "all": ((USER, 9, "compute"),),
+}
+ROWS = 2048
+
+
+@pytest.mark.parametrize(
+    ("expression", "column", "vector", "mib", "is_told"),
+    [
+        ("true - pred", "float32[2048, 1]", "float32[2048]", 16, True),
+        ("F.mse_loss(pred, true)", "float32[2048, 1]", "float32[2048]", 16, True),
+        ("true - pred", "float32[2048, 1]", "float32[2048, 1]", 16, False),
+        ("true - pred", "float32[2048, 2]", "float32[2048]", 16, False),
+        ("true - pred", "float32[2048, 1]", "float32[2048]", 20, False),
+        ("torch.cdist(pred, true[:, None])", "float32[2048, 1]", "float32[2048]", 16, False),
+        ("norms + norms.t() - 2 * x @ x.T", "float32[2048, 1]", "float32[2048]", 16, False),
+    ],
+)
+def test_all_pairs_of_a_column_and_a_vector(
+    tmp_path: Path, expression: str, column: str, vector: str, mib: int, *, is_told: bool
+) -> None:
+    run = MadeRun(FRAMES)
+    for shape in (column, vector):
+        run.asks("state", ROWS * 4 / (1 << 20), name=f"{shape} tensor")
+    answer = run.fails("all", mib, tmp_path, expression=expression)
+    finding = finding_of(answer, "broadcast_rows")
+    assert (finding is not None) == is_told
+    if finding is not None:
+        assert answer.findings[0].id == "broadcast_rows"
+        assert "2,048 x 2,048" in finding.title
+        assert "8.00 KiB then" in (finding.fix or "")
