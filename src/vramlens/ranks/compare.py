@@ -54,6 +54,7 @@ from vramlens.ranks.peers.rank_cohorts import (
     RankCohorts,
     cohorts_of,
 )
+from vramlens.ranks.peers.schedules import with_one_schedule
 from vramlens.ranks.peers.strangers import strangers_note, strangers_of
 from vramlens.ranks.peers.strays import strays_by_device, strays_of_ranks
 from vramlens.ranks.peers.usual import Usual
@@ -338,7 +339,7 @@ class _Job:
         are_parts = self.cohorts.staged or self.cohorts.source not in _OTHER_WORK
         if len(self.cohorts.members) < 2 or not are_parts or self.strangers:
             return None
-        return CohortComparison(self.ranks, self.cohorts, self._positions)
+        return CohortComparison(with_one_schedule(self.ranks), self.cohorts, self._positions)
 
     @cached_property
     def _positions(self) -> dict[int, Position]:

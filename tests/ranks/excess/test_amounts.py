@@ -77,8 +77,8 @@ def activations(scale: float = 1.0, buffers: float = 1.0, batch: float = 1.0) ->
     ("odd", "cause"),
     [
         (activations(buffers=3), "workspaces"),  # what layers keep is as large as on the peers
-        (activations(scale=2, buffers=2), "wider_numbers"),  # the batch itself is no larger
-        (activations(scale=2), "wider_numbers"),
+        (activations(scale=2, buffers=2), "larger_tensors"),  # the batch itself is no larger
+        (activations(scale=2), "larger_tensors"),  # autocast would make copies on the peers
         (activations(scale=2, buffers=2, batch=2), "uneven_batch"),
         (activations(scale=1.9, buffers=1.9), "uneven_batch"),
     ],

@@ -12,6 +12,7 @@ from vramlens.analyses.findings.failure_remedies import (
     process_limit,
     unconsumed_forward,
 )
+from vramlens.analyses.findings.faults.copied_ddp import copied_ddp
 from vramlens.analyses.findings.faults.double_precision import double_precision
 from vramlens.analyses.findings.faults.graphs.losses_before_backward import losses_before_backward
 from vramlens.analyses.findings.faults.graphs.one_checkpoint import one_checkpoint
@@ -231,6 +232,13 @@ FROM_RECORDING: tuple[FindingRow[Scene], ...] = (
     FindingRow(id="larger_inputs", find=larger_inputs, is_mended_in_code=True, may_be_meant=True),
     FindingRow(
         id="unconsumed_forward", find=unconsumed_forward, is_mended_in_code=True, saves_at_most=True
+    ),
+    FindingRow(
+        id="copied_ddp",
+        find=copied_ddp,
+        is_avoidable=True,
+        is_mended_in_code=True,
+        saves_at_most=True,
     ),
     FindingRow(
         id="evaluation_outputs",

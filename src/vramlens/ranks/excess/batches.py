@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from vramlens.ranks.excess.causes import is_built_once
 from vramlens.ranks.excess.line_excess import LineExcess, bytes_of, growth_of
-from vramlens.ranks.excess.reasons.wider_numbers import are_twice_as_wide
+from vramlens.ranks.excess.reasons.wider_numbers import are_twice_as_wide, makes_fewer
 from vramlens.ranks.peers.usual import Usual
 from vramlens.ranks.rank_summary import LineUse, RankSummary
 from vramlens.units import format_size
@@ -38,7 +38,9 @@ def cause_of_larger(larger: Sequence[LineExcess], rank: RankSummary, usual: Usua
     all_bytes = _usual_bytes(weighty)
     larger_bytes = sum(peer.peak_bytes for line, peer in weighty if line in growing)
     if larger_bytes >= _LEAST * all_bytes > 0:
-        return "wider_numbers" if are_twice_as_wide(larger, rank, usual) else "uneven_batch"
+        if not are_twice_as_wide(larger, rank, usual):
+            return "uneven_batch"
+        return "wider_numbers" if makes_fewer(larger) else "larger_tensors"
     is_passing = all(excess.line.category in ("temporaries", "workspace") for excess in larger)
     return "workspaces" if larger and is_passing else "unknown"
 

@@ -8,6 +8,7 @@ workloads: which replicas serve other requests.
 common_factor: ranks that differ and are all of one host or process group.
 steps_against_peers: the peaks of steps beside each other.
 trained_parameters: which parameters ranks train.
+schedules: pipelines that a library's schedule runs.
 strangers: recordings of another program.
 strays: what ranks hold on GPUs of others.
 usual: medians of a cohort.

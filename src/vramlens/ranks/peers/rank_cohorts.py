@@ -27,6 +27,7 @@ from vramlens.ranks.peers.roles import (
     roles_of_parts,
     roles_of_two,
 )
+from vramlens.ranks.peers.schedules import are_run_by_schedule
 from vramlens.ranks.peers.usual import most_alike
 from vramlens.ranks.peers.workloads import ranks_by_workload
 from vramlens.ranks.rank_difference import LEAST_SHARE
@@ -94,7 +95,8 @@ def cohorts_of(
     """
     named_groups = _named_groups(ranks, groups)
     return (
-        _cohorts_of_programs(ranks, named_groups)
+        (_cohorts_of_stages(ranks) if are_run_by_schedule(ranks) else None)
+        or _cohorts_of_programs(ranks, named_groups)
         or _cohorts_of_groups(ranks, named_groups)
         or _cohorts_of_two(ranks)
         or _cohorts_of_stages(ranks)

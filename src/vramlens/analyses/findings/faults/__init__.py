@@ -1,5 +1,6 @@
 """Faults in the code that ran out of memory: each is mended by an edit of a few lines.
 
+copied_ddp: gradient buckets of a copied DistributedDataParallel.
 double_precision: numbers of twice the usual width.
 graphs: graphs that keep more than the backward pass needs.
 idle_experts: experts that compute rows which nobody sends them.

@@ -10,7 +10,7 @@ from vramlens.ranks.excess.batches import leveled
 from vramlens.ranks.excess.causes import LARGER_PART, SAME_SHARE, STAY
 from vramlens.ranks.excess.line_excess import LineExcess
 from vramlens.ranks.excess.reasons.divided_layers import divided_parameters
-from vramlens.ranks.excess.reasons.wider_numbers import words_of_wider
+from vramlens.ranks.excess.reasons.wider_numbers import words_of_same_batch, words_of_wider
 from vramlens.ranks.peers.usual import Usual
 from vramlens.ranks.rank_summary import LineUse, RankSummary
 from vramlens.units import KIB, format_size
@@ -46,6 +46,8 @@ def words_of_larger(
         return [_why_no_batch(larger, rank, usual)]
     if cause == "wider_numbers":
         return words_of_wider(larger, rank, usual)
+    if cause == "larger_tensors":
+        return words_of_same_batch(rank, usual)
     return leveled(larger, rank, usual) if cause == "uneven_batch" else []
 
 

@@ -38,7 +38,6 @@ def words_of_wider(larger: Sequence[LineExcess], rank: RankSummary, usual: Usual
     pairs = [(excess.line, excess.usual) for excess in larger if excess.usual is not None]
     twice = [pair for pair in pairs if _is_twice(_times_as_large(*pair))]
     line, peer = max(twice, key=lambda pair: pair[0].at_peak_bytes)
-    same = max(_of_same_size(rank, usual), key=lambda one: one.peak_bytes, default=None)
     own_size, usual_size = (
         (line.main_bytes, peer.main_bytes)
         if line.main_bytes == 2 * peer.main_bytes > 0
@@ -48,18 +47,34 @@ def words_of_wider(larger: Sequence[LineExcess], rank: RankSummary, usual: Usual
         f"tensors of {format_size(own_size)} at {line.place}; its peers: {format_size(usual_size)},"
         " half as much"
     ]
-    if same is not None:
-        words.append(
-            f"what {same.place} makes is as large as on the peers, so the batch is not larger"
-        )
-    own_count = sum(line.allocations for line, _ in pairs)
-    usual_count = sum(peer.allocations for _, peer in pairs)
-    if own_count < (1 - SAME_SHARE) * usual_count:
+    words += words_of_same_batch(rank, usual)
+    if makes_fewer(larger):
+        own_count, usual_count = _allocations(larger)
         words.append(
             f"{own_count:,} tensors at these lines; its peers: {usual_count:,}, with the copies that"
             " autocast makes"
         )
     return words
+
+
+def words_of_same_batch(rank: RankSummary, usual: Usual) -> list[str]:
+    """What shows that the batch is not larger: one phrase; none where nothing does."""
+    same = max(_of_same_size(rank, usual), key=lambda line: line.peak_bytes, default=None)
+    if same is None:
+        return []
+    return [f"what {same.place} makes is as large as on the peers, so the batch is not larger"]
+
+
+def makes_fewer(larger: Sequence[LineExcess]) -> bool:
+    """True if peers make more tensors at these lines, as with the copies of autocast."""
+    own_count, usual_count = _allocations(larger)
+    return own_count < (1 - SAME_SHARE) * usual_count
+
+
+def _allocations(larger: Sequence[LineExcess]) -> tuple[int, int]:
+    """How many the rank makes at lines that its peers have, too, and how many these make."""
+    pairs = [(excess.line, excess.usual) for excess in larger if excess.usual is not None]
+    return sum(line.allocations for line, _ in pairs), sum(peer.allocations for _, peer in pairs)
 
 
 def _of_same_size(rank: RankSummary, usual: Usual) -> Iterator[LineUse]:

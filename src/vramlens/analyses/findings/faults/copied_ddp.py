@@ -1,0 +1,41 @@
+"""A copy of a DistributedDataParallel, which makes gradient buckets of its own."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import numpy as np
+
+from vramlens.analyses.extent import Extent
+from vramlens.analyses.finding import Finding
+from vramlens.analyses.findings.usage import part_of_heap
+from vramlens.analyses.scene import Scene
+from vramlens.ground.verdict import Verdict
+from vramlens.units import format_size
+
+_COPY = re.compile(r"torch[/\\]nn[/\\]parallel[/\\]distributed\.py:__setstate__$")
+"""Builds the buckets of what was copied or unpickled."""
+_LEAST_SHARE = 0.05
+"""Of what is in use."""
+
+
+def copied_ddp(scene: Scene) -> Iterator[Finding]:
+    """The buckets of copies at the failure, else at the peak."""
+    allocations, rows = scene.device.allocations, scene.advice_rows
+    rows = rows[scene.trace.stacks.within(_COPY, allocations.stack[rows])]
+    size_bytes = int(allocations.requested_bytes[rows].sum())
+    if not len(rows) or size_bytes < _LEAST_SHARE * scene.advice_heap.requested_bytes:
+        return
+    yield Finding(
+        id="copied_ddp",
+        verdict=Verdict.PROVEN,
+        title=f"{part_of_heap(size_bytes, scene.advice_heap)} are gradient buckets of a copied DistributedDataParallel",
+        bytes=size_bytes,
+        place=scene.view.place_of_block(int(rows[np.argmax(allocations.requested_bytes[rows])])),
+        evidence=(
+            "a copy of the wrapper makes buckets of its own, as large as the parameters to train",
+        ),
+        fix=f"copy the model inside of it: copy.deepcopy(ddp.module) ({format_size(size_bytes)} less)",
+        extent=Extent(scene.advice_event, rows),
+    )
