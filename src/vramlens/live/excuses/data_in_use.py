@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import chain, islice
 
+from vramlens.ground.live_objects import class_module, class_name, class_order
 from vramlens.ground.verdict import Verdict
 from vramlens.live.excuses.container_bounds import Excuse, Growth
 from vramlens.live.growth.pace import RARE
@@ -33,7 +34,7 @@ def data_in_use(statements: Statements, growth: Growth) -> Excuse | None:
     if store is None or growth.is_graph or store.keys or not is_kind(growth.container, list):
         return None
     entries = list(islice(elements_of(growth.container) or (), _MOST_ENTRIES))
-    if not all(map(statements.is_data, entries)):
+    if not all(statements.is_data(entry) or _is_data_set(entry) for entry in entries):
         return None
     lines = lines_that_combine(store)
     if any(_run_in_steps(statements, index, lines_that_combine(index)) for index in _beside(store)):
@@ -43,6 +44,14 @@ def data_in_use(statements: Statements, growth: Growth) -> Excuse | None:
     for line in _run_in_steps(statements, store, lines):
         return Verdict.POSSIBLE, f"line {line} reads its older entries in each step: data in use"
     return None
+
+
+def _is_data_set(entry: object) -> bool:
+    """Whether it is one of torch.utils.data: ConcatDataset makes one of several."""
+    return any(
+        class_name(base) == "Dataset" and class_module(base).startswith("torch.utils.data")
+        for base in class_order(type(entry))
+    )
 
 
 def _run_in_steps(statements: Statements, store: Store, lines: Iterable[int]) -> list[int]:

@@ -17,9 +17,12 @@ _LOOKS = frozenset(
 _PICKS = frozenset(("max", "min"))
 """Functions that use one of many."""
 _COMBINES = frozenset(
-    ("stack", "cat", "concat", "concatenate", "vstack", "hstack", "dstack", "pad_sequence")
+    (
+        *("stack", "cat", "concat", "concatenate", "vstack", "hstack", "dstack", "pad_sequence"),
+        *("ConcatDataset", "ChainDataset"),
+    )
 )
-"""Functions of PyTorch and NumPy that make one of many."""
+"""Functions of PyTorch and NumPy that make one of many, and data sets of several."""
 _DRAWS = frozenset(("sample", "choice", "choices"))
 
 
