@@ -45,7 +45,7 @@ def test_several_records_are_one_answer(
     out = capsys.readouterr().out
     assert (
         out.splitlines()[0]
-        == "Ranks 0-1 called different collectives as call 6 of process group 0."
+        == "Ranks 0-1 called different collectives at call 6 of process group 0."
     )
     assert "train/multi.py:62" in out
     assert "train/multi.py:63" in out

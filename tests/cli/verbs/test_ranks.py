@@ -28,7 +28,7 @@ def answer(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
             "wrong_device",
             "Rank 1 uses memory on another rank's GPU: 258.00 MiB on GPU 0.",
         ),
-        ("desync", "Ranks 0-1 called different collectives as call 6 of process group 0."),
+        ("desync", "Ranks 0-1 called different collectives at call 6 of process group 0."),
     ],
 )
 def test_the_first_line_is_the_answer(

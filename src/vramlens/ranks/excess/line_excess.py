@@ -164,7 +164,11 @@ def way_of_differing(excess: LineExcess) -> str:
     if usual is None or not usual.peak_bytes:
         return "no peer has it"
     if abs(line.allocations - usual.allocations) > SAME_SHARE * usual.allocations:
-        return f"{line.allocations:,} allocations; its peers: {usual.allocations:,}"
+        own_size, usual_size = format_size(int(line.mean_bytes)), format_size(int(usual.mean_bytes))
+        return (
+            f"{line.allocations:,} allocations of {own_size} on average; its peers: {usual.allocations:,} of"
+            f" {usual_size}"
+        )
     if abs(line.mean_bytes - usual.mean_bytes) > SAME_SHARE * usual.mean_bytes:
         ratio = line.mean_bytes / max(1.0, usual.mean_bytes)
         at_once = line.peak_bytes / usual.peak_bytes

@@ -26,7 +26,7 @@ _SAME_CALLS = "make every rank of the group call the same collectives in the sam
 _SAME_STEPS = (
     "let all ranks take as many steps, and decide together when to stop (all_reduce the decision)"
 )
-_MISMATCH = "called different collectives as"
+_MISMATCH = "called different collectives at"
 
 
 @dataclass(frozen=True, eq=False)
@@ -224,4 +224,8 @@ def _call(row: CollectiveProblem) -> str:
     if row.name is None:
         return "no record" if row.problem == "no_record" else "no call"
     shapes = f" of {row.detail}" if row.detail else ""
-    return f"{row.name}{shapes} at {row.place or 'no recorded line'}"
+    return (
+        f"{row.name}{shapes} at {row.place}"
+        if row.place
+        else f"{row.name}{shapes} (line not recorded)"
+    )

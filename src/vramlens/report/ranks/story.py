@@ -219,7 +219,8 @@ def _difference_parts(comparison: Comparison) -> Iterator[Part]:
 
 def how_sure(verdict: Verdict) -> str:
     """How sure a difference is, in words."""
-    return str(verdict) if verdict is Verdict.PROVEN else f"{verdict}, not proven"
+    certainty = str(verdict) if verdict is Verdict.PROVEN else f"{verdict}, not proven"
+    return f"certainty: {certainty}"
 
 
 def how_sure_of_shared(trouble: Finding) -> str:
