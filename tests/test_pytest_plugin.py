@@ -383,8 +383,8 @@ def test_without_a_gpu_marked_tests_run_unmeasured_and_it_is_said(bed_without_gp
     done = run(bed_without_gpu, "--vramlens", tests=tests)
     done.assert_outcomes(passed=3, failed=1)
     assert (
-        "no GPU (or no PyTorch) to measure on: 3 marked tests ran without measurement, so no marker was enforced"
-        in done.stdout.str()
+        "3 marked tests were NOT checked (no GPU, or no PyTorch). "
+        "--vramlens-require-gpu makes this an error." in done.stdout.str()
     )
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import vramlens
 from support.benchmark import benchmark
 
 ROOT = Path(__file__).parents[2]
@@ -16,7 +17,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 WORDS_PER_SENTENCE = 18
 _CODE = re.compile(r"^```.*?^```|^    .*?$|`[^`\n]+`", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\]\(([^)#\s]+)(#[^)\s]+)?\)")
-_MADE_WITH_THE_SITE = ("reference/commands.md", "live/example.html", "live/open.html")
+_MADE_WITH_THE_SITE = ("live/example.html", "live/open.html")
 
 
 def test_sentences_are_short_on_average() -> None:
@@ -35,6 +36,13 @@ def test_a_page_begins_with_a_sentence(page: Path) -> None:
     """Not with commands or a table: a reader wants to know what it is for."""
     _, _, text = page.read_text(encoding="utf-8").partition("\n")
     assert re.match(r"\n*[*`\[-]*[A-Za-z]", text), text[:60]
+
+
+def test_the_python_page_has_a_line_for_each_public_name() -> None:
+    """Also where nothing fills in the directives: on GitHub, and in a clone."""
+    page = (ROOT / "docs" / "reference" / "python.md").read_text(encoding="utf-8")
+    described = set(re.findall(r"^\| `(\w+)", page, re.MULTILINE))
+    assert set(vramlens.__all__) - {"__version__"} - described == set()
 
 
 def test_the_navigation_names_a_page_once() -> None:

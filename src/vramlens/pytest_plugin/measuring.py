@@ -198,7 +198,7 @@ class Measuring:
         if not self._peaks:
             if self._unmeasured or (self._find() is None and not _is_distributed(self._config)):
                 terminalreporter.section("vramlens", sep="-")
-                write(f"{_NO_GPU}: {self._without_gpu()}")
+                write(self._without_gpu())
             return
         terminalreporter.section("vramlens: GPU memory of tests", sep="-")
         ranked = sorted(self._peaks.items(), key=lambda item: (-item[1], item[0]))
@@ -214,15 +214,15 @@ class Measuring:
             )
 
     def _without_gpu(self) -> str:
-        """Tells what became of the marked tests."""
+        """What became of the marked tests."""
         if self._needs_gpu:
-            return "the run fails because of --vramlens-require-gpu"
+            return f"{_NO_GPU}: the run fails because of --vramlens-require-gpu"
         if not self._unmeasured:
-            return "nothing was measured"
-        ran = counted(self._unmeasured, "marked test")
+            return f"{_NO_GPU}: nothing was measured"
+        tests = counted(self._unmeasured, "marked test was", "marked tests were")
         return (
-            f"{ran} ran without measurement, so no marker was enforced; --vramlens-require-gpu "
-            "fails instead"
+            f"{tests} NOT checked (no GPU, or no PyTorch). "
+            "--vramlens-require-gpu makes this an error."
         )
 
 

@@ -81,7 +81,8 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--leaks",
         action="store_true",
-        help="report at the end what grew with the steps and what keeps it",
+        help="report at the end what grew with the steps and what keeps it; the exit code stays the "
+        "program's (in CI: vramlens leaks --fail on a recording, or vramlens.no_leaks in a test)",
     )
     parser.add_argument(
         "--restart-on-oom",
