@@ -22,6 +22,7 @@ from vramlens.analyses.findings.faults.graphs.retained_graph import retained_gra
 from vramlens.analyses.findings.faults.graphs.rollout_graphs import rollout_graphs
 from vramlens.analyses.findings.faults.graphs.solver_steps import solver_steps
 from vramlens.analyses.findings.faults.idle_experts import idle_experts
+from vramlens.analyses.findings.faults.kept.earlier_optimizers import earlier_optimizers
 from vramlens.analyses.findings.faults.kept.evaluation_outputs import evaluation_outputs
 from vramlens.analyses.findings.faults.kept.finished_models import finished_models
 from vramlens.analyses.findings.faults.kept.frozen_twins import frozen_twins
@@ -48,6 +49,7 @@ from vramlens.analyses.findings.faults.requests.dense_embedding_gradient import 
 from vramlens.analyses.findings.faults.requests.joint_covariance import joint_covariance
 from vramlens.analyses.findings.faults.requests.large_request import request_too_large
 from vramlens.analyses.findings.faults.requests.rebuilt_collection import rebuilt_collection
+from vramlens.analyses.findings.faults.trained_base import trained_base
 from vramlens.analyses.findings.faults.uneven_rows import uneven_rows
 from vramlens.analyses.findings.faults.unlabeled_positions import unlabeled_positions
 from vramlens.analyses.findings.faults.unstepped_parameters import unstepped_parameters
@@ -114,6 +116,20 @@ FROM_RECORDING: tuple[FindingRow[Scene], ...] = (
         saves_at_most=True,
         grows=True,
         takes_place_of="activations",
+    ),
+    FindingRow(
+        id="earlier_optimizers",
+        find=earlier_optimizers,
+        is_mended_in_code=True,
+        saves_at_most=True,
+        grows=True,
+        takes_place_of="optimizer_state",
+    ),
+    FindingRow(
+        id="trained_base",
+        find=trained_base,
+        is_mended_in_code=True,  # the states to come are saved, too
+        takes_place_of="optimizer_state",
     ),
     FindingRow(
         id="replaced_states",

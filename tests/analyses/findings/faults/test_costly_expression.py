@@ -45,6 +45,9 @@ CALLS = {
     "F.log_softmax(logits, dim=-1)": "a part of the rows",
     "torch.diag_embed(d)": "x * d[:, None]",
     "torch.linalg.inv(k)": "torch.linalg.solve",
+    "adj + torch.eye(n, device=adj.device)": "in place",
+    "adj = normalize(to_dense_adj(edge_index, max_num_nodes=n))": "the batch vector",
+    "x.float() / 255": "crop or resize",
     "torch.zeros(classes, *volume.shape, device=device)": 'device="cpu"',
     "a[:, None, :] - b[None, :, :]": "torch.cdist",
     "x.unsqueeze(1) - y.unsqueeze(0)": "torch.cdist",
@@ -91,6 +94,8 @@ CALLS = {
 HARMLESS = (
     "",
     "torch.linalg.svd(a, full_matrices=False)",
+    "to_dense_adj(edge_index, data.batch)",
+    "x.float().div_(255)",
     'torch.linalg.qr(a, mode="reduced")',
     "scores.topk(10)",
     "model(x)",

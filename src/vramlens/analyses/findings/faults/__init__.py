@@ -10,6 +10,7 @@ lbfgs_pairs: vectors that L-BFGS keeps of its iterations.
 optimizer_list: temporaries that an optimizer makes for all parameters at once, PyTorch's or one's own.
 padded_columns: columns of a batch that are padding in every row.
 requests: requests that it need not make.
+trained_base: a base model that is trained with its adapters.
 uneven_rows: padding of all rows to one that is far longer.
 unlabeled_positions: logits of positions that have no label.
 unstepped_parameters: gradients of what no optimizer changes, and the activations for them.

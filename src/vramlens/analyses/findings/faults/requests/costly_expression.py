@@ -19,7 +19,7 @@ from vramlens.analyses.memory.heap import LineBytes
 from vramlens.analyses.scene import Scene
 from vramlens.ground.place import Place
 from vramlens.ground.verdict import Verdict
-from vramlens.units import counted, format_size
+from vramlens.units import MIB, counted, format_size
 
 _FAR_LARGER = 2
 """Times the largest tensor that rows can be from."""
@@ -27,6 +27,8 @@ _LEAST_OF_REPEATED = 0.1
 """Of what is in use, from which on what follows on a repeated tensor is large because of it: labels are
 repeated, too.
 """
+_FEWEST_ENTRIES = 8
+"""Of a store: fewer are what a step has at once."""
 _OF_PARAMETERS = (Category.PARAMETERS, Category.GRADIENTS, Category.OPTIMIZER_STATE)
 _LONGEST = 60
 """Letters of the expression that are shown."""
@@ -37,8 +39,8 @@ def costly_expression(scene: Scene) -> Iterator[Finding]:
     calls whose results are much of what is in use, where that is as much.
     """
     both = [*_kept_results(scene), *_failed_call(scene)]
-    if both:
-        yield max(both, key=lambda finding: finding.bytes or 0)
+    if both:  # of as many bytes what is kept is the first: the request that failed is made of it
+        yield max(both, key=lambda finding: (finding.bytes or 0) // MIB)
 
 
 def _failed_call(scene: Scene) -> Iterator[Finding]:
@@ -138,8 +140,21 @@ def _row_count(scene: Scene, row: int) -> int:
 def _is_too_much(scene: Scene, use: ExpressionUse, line: LineBytes) -> bool:
     if use.for_graph and line.category != "activations":
         return False
+    if _is_kept_in_store(scene, line):
+        return False
     one_bytes = _bytes_of([line]) // line.allocations
     return not use.if_larger or _is_larger(scene, one_bytes, line.place)
+
+
+def _is_kept_in_store(scene: Scene, line: LineBytes) -> bool:
+    """Whether a list, dict or cache of the program keeps most of what a line made: that it is kept is the fault."""
+    names, sizes = scene.view.names, scene.device.allocations.requested_bytes
+    rows = [
+        row
+        for row in scene.program_rows.tolist()
+        if "[" in names.name(row) and scene.view.place_of_block(row) == line.place
+    ]
+    return len(rows) >= _FEWEST_ENTRIES and 2 * int(sizes[rows].sum()) > line.bytes
 
 
 def _is_larger(scene: Scene, size_bytes: int, place: Place | None) -> bool:

@@ -194,6 +194,18 @@ _USES = (
         stays=True,
     ),
     _of(
+        r"\bto_dense_adj\((?![^)]*batch)",
+        "makes one matrix of all nodes, as it is not told which graph each is of",
+        "pass the batch vector: to_dense_adj(edge_index, batch) makes a small matrix for each graph; or leave the"
+        " edges as they are, in a list (GCNConv, a sparse product)",
+        stays=True,
+    ),
+    _of(
+        r"[+-]\s*torch\.eye\(",
+        "makes a square matrix for a diagonal, and a copy of the sum",
+        "add to the diagonal in place: x.diagonal(dim1=-2, dim2=-1).add_(1)",
+    ),
+    _of(
         r"\b(?:diag_embed|torch\.diag|torch\.eye)\(",
         "makes a square matrix of a diagonal",
         "multiply rows or columns by the diagonal instead: x * d[:, None]",
@@ -327,6 +339,13 @@ _USES = (
         "copies one row for each index",
         "if a layer or a product follows, apply it before the rows are copied: layer(x)[index]; if rows are"
         " compared, make one matrix product of all of them, and pick its entries by the index",
+    ),
+    _of(
+        r"\.(?:float|half|bfloat16)\(\)\s*(?:/|\*|\.div\()\s*\(?(?:255|256|127)",
+        "makes all pixels numbers of several bytes, and a copy of these",
+        "crop or resize the images first, and convert what is left of them; x.float().div_(255) makes one copy"
+        " instead of two",
+        makes_several=True,
     ),
 )
 """The first that fits counts."""

@@ -1,0 +1,64 @@
+"""States that earlier optimizers keep of the parameters that a later one trains."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vramlens.analyses.extent import Extent
+from vramlens.analyses.finding import Finding
+from vramlens.analyses.findings.usage import part_of_heap
+from vramlens.analyses.scene import Scene
+from vramlens.ground.verdict import Verdict
+from vramlens.trace import TensorKind
+from vramlens.units import counted, format_size
+
+_STATE = re.compile(r"^(?P<optimizer>[^.\[]+)\.(?P<state>[^\[]+\[.+\])$")
+"""``optimizer_2.exp_avg[model.weight]``: whose state it is, and which (capture/names/tensor_names.py)."""
+_LEAST_SHARE = 0.15
+"""Of what is in use."""
+
+
+def earlier_optimizers(scene: Scene) -> Iterator[Finding]:
+    """The states that several optimizers keep of the same parameters when memory runs out, but for the latest
+    of each.
+    """
+    if scene.ending_request is None:
+        return
+    rows, optimizers = _earlier_states(scene)
+    size_bytes = int(scene.device.allocations.requested_bytes[rows].sum())
+    if not len(rows) or size_bytes < _LEAST_SHARE * scene.advice_heap.requested_bytes:
+        return
+    yield Finding(
+        id="earlier_optimizers",
+        verdict=Verdict.LIKELY,
+        title=f"{part_of_heap(size_bytes, scene.advice_heap)} are states of {counted(optimizers, 'earlier optimizer')}"
+        " for parameters that a later one trains",
+        bytes=size_bytes,
+        place=scene.view.place_of_block(int(rows[-1])),
+        evidence=("several optimizers that are alive have the same states of the same parameters",),
+        fix="let go of an optimizer before the next one is made: a learning-rate scheduler, a list or a closure may"
+        " still hold it (keep numbers instead of these); or keep one optimizer and set its lr anew (about"
+        f" {format_size(size_bytes)} less)",
+        extent=Extent(scene.advice_event, rows),
+    )
+
+
+def _earlier_states(scene: Scene) -> tuple[NDArray[np.int64], int]:
+    """The states that are not the latest of their parameter, and how many optimizers have any."""
+    names = scene.view.names
+    states = np.intersect1d(scene.advice_rows, names.of_kind(TensorKind.OPTIMIZER_STATE))
+    latest: dict[str, int] = {}
+    earlier: list[int] = []
+    for row in states.tolist():  # in order of birth
+        match = _STATE.match(names.name(row))
+        if match is None:
+            continue
+        if match["state"] in latest:
+            earlier.append(latest[match["state"]])
+        latest[match["state"]] = row
+    optimizers = {names.name(row).partition(".")[0] for row in earlier}
+    return np.array(sorted(earlier), np.int64), len(optimizers)
