@@ -341,7 +341,7 @@ _USES = (
         " compared, make one matrix product of all of them, and pick its entries by the index",
     ),
     _of(
-        r"\.(?:float|half|bfloat16)\(\)\s*(?:/|\*|\.div\()\s*\(?(?:255|256|127)",
+        r"(?<!\])\.(?:float|half|bfloat16)\(\)\s*(?:/|\*|\.div\()\s*\(?(?:255|256|127)",
         "makes all pixels numbers of several bytes, and a copy of these",
         "crop or resize the images first, and convert what is left of them; x.float().div_(255) makes one copy"
         " instead of two",
