@@ -96,7 +96,7 @@ def _dtype(names: TensorNames, rows: list[int]) -> str:
 def _parts(names: TensorNames, rows: list[int]) -> int:
     """Of how many ranks each has a part, as most of their bytes do."""
     if not names.parts:
-        return 1
+        return 0
     bytes_of: dict[int, int] = defaultdict(int)
     for row in rows:
         bytes_of[names.parts[row]] += int(names.size_bytes[row])

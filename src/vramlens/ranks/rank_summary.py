@@ -176,7 +176,7 @@ class ParameterGroup:
         digest: the sum of their digests, each of a name (without that of the outermost module) and
             a size; modulo 1 << 48.
         dtype: the type of their elements; "" where they have several, or nobody knows.
-        parts: how many ranks have a part of each of them; 1 where they are whole, or nobody knows.
+        parts: how many ranks have a part of each of them; 0 where they are no DTensors, or nobody knows.
     """
 
     modules: str
@@ -185,7 +185,7 @@ class ParameterGroup:
     bytes: int
     digest: int
     dtype: str = ""
-    parts: int = 1
+    parts: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,7 +55,7 @@ class TensorNames:
         name: ``model.blocks.3.attn.qkv.weight``, ``grad[model.blocks.3.attn.qkv.weight]``.
         dtype: of parameters and buffers, the type of their elements, such as ``bfloat16``; "" where nobody
             knows.
-        parts: of parameters that are DTensors, how many ranks have a part of each; 1 of others.
+        parts: of parameters that are DTensors, how many ranks have a part of each; 0 of others.
     """
 
     device: NDArray[np.int32]

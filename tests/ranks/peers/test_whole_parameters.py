@@ -14,7 +14,7 @@ from vramlens.units import MIB
 PEAK = 4096 * MIB
 
 
-def group(modules: str, size_mib: int, *, parts: int = 1, use: str = "stepped") -> ParameterGroup:
+def group(modules: str, size_mib: int, *, parts: int = 0, use: str = "stepped") -> ParameterGroup:
     return ParameterGroup(modules, use, 8, size_mib * MIB, 0, parts=parts)
 
 
@@ -62,3 +62,22 @@ def test_a_rank_that_divides_all_ends_it() -> None:
     whole = rank(0, LAYERS, group("model.embed", 400), hints=FSDP)
     assert not list(whole_parameters([whole, replace(whole, rank=1, parameters=(LAYERS,))]))
     assert not list(whole_parameters([whole]))
+
+
+def test_a_mesh_that_shards_over_one_rank() -> None:
+    groups = group("model.layers.{0-7}", 900, parts=1), group("model.embed", 100, parts=1)
+    ranks = [rank(number, *groups, hints=FSDP) for number in (0, 1)]
+    (finding,) = whole_parameters(ranks)
+    assert finding.bytes == 500 * MIB
+    assert "all 1000.00 MiB of parameters whole" in finding.title
+    assert "replicates over the first and shards over the second" in (finding.fix or "")
+
+
+@pytest.mark.parametrize(
+    ("parts", "hints"),
+    [(0, FSDP), (1, Hint.SHARDED), (2, FSDP)],
+    ids=["nobody knows", "tensor parallelism", "divided"],
+)
+def test_what_is_no_such_mesh(parts: int, hints: Hint) -> None:
+    groups = (group("model.layers.{0-7}", 900, parts=parts),)
+    assert not list(whole_parameters([rank(number, *groups, hints=hints) for number in (0, 1)]))

@@ -29,6 +29,8 @@ from vramlens.units import format_size
 
 LEAST_OF_LAYERS = 0.1
 """What more layers hold is parameters to at least this share, and activations, too."""
+_FEWER = 0.75
+"""Of its peers' tensors, that a rank makes which computes nothing again."""
 _LESS_RECOMPUTED = 0.5
 """A rank computes less again than its peers where its share is under this part of theirs."""
 _Excesses = dict[str, list[LineExcess]]
@@ -131,3 +133,12 @@ def recomputes_less(rank: RankSummary, usual: Usual) -> bool:
     """True if a rank computes far less again in its backward pass than its peers do."""
     share = rank.recomputed_share
     return share is not None and share < _LESS_RECOMPUTED * usual.recomputed_share
+
+
+def may_be_kept(cause: str, line: LineUse, usual: LineUse) -> bool:
+    """True if a line that holds more may keep what peers compute again: these make twice as many tensors, and
+    with those of the second pass they may be smaller on average.
+    """
+    is_fewer = line.allocations < _FEWER * usual.allocations
+    is_of_cause = cause in ("unknown", "pipeline_stage") or (cause == "uneven_batch" and is_fewer)
+    return is_of_cause and line.category not in STAY

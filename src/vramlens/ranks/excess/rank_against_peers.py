@@ -12,6 +12,7 @@ from vramlens.ranks.excess.batches import are_of_larger_part
 from vramlens.ranks.excess.cause_evidence import (
     explained_by,
     is_divided,
+    may_be_kept,
     recomputes_less,
     told_of_lines,
     with_evidence,
@@ -24,7 +25,6 @@ from vramlens.ranks.excess.causes import (
     OF_ALL_LINES,
     POSSIBLE,
     SAME_SHARE,
-    STAY,
     WORDS,
     Position,
     are_owned_experts,
@@ -325,8 +325,8 @@ class RankAgainstPeers:
         if self.died_first and line.allocations < usual.allocations:
             return "uneven_batch" if is_larger else None
         cause = cause_of(line, usual, self.position)
-        is_kept = cause in ("unknown", "pipeline_stage") and line.category not in STAY
-        return "not_checkpointed" if is_kept and self.recomputes_less else cause
+        is_kept = self.recomputes_less and may_be_kept(cause, line, usual)
+        return "not_checkpointed" if is_kept else cause
 
     def _is_certain(self, excess: LineExcess) -> bool:
         """True if a line holds more than chance makes it: chance does nothing to what is built

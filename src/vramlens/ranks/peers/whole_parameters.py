@@ -16,6 +16,7 @@ from vramlens.units import format_size
 
 _LEAST_SHARE = 0.05
 """Of the peak: norms and biases stay whole in many plans."""
+_NEARLY_ALL = 0.9
 _MOST_NAMED = 3
 _EXPERTS = re.compile(r"expert|moe", re.IGNORECASE)
 """Each rank has other ones, whole."""
@@ -27,6 +28,7 @@ def whole_parameters(ranks: Sequence[RankSummary]) -> Iterator[Finding]:
     """
     groups_by_rank = [_whole_groups(rank) for rank in ranks]
     if len(ranks) < 2 or not all(groups_by_rank):
+        yield from _undivided(ranks)
         return
     rank, groups = min(
         zip(ranks, groups_by_rank, strict=True), key=lambda entry: _bytes_of(entry[1])
@@ -50,6 +52,37 @@ def whole_parameters(ranks: Sequence[RankSummary]) -> Iterator[Finding]:
     )
 
 
+def _undivided(ranks: Sequence[RankSummary]) -> Iterator[Finding]:
+    """What every rank keeps whole where fully_shard divides nothing at all: each of its meshes shards over one
+    rank.
+    """
+    if len(ranks) < 2 or not all(map(_divides_nothing, ranks)):
+        return
+    rank = min(ranks, key=lambda summary: _bytes_of(summary.parameters))
+    size_bytes = _bytes_of(rank.parameters)
+    if size_bytes < max(LEAST_BYTES, _LEAST_SHARE * rank.peak_requested_bytes):
+        return
+    saved_bytes = size_bytes - size_bytes // len(ranks)
+    yield Finding(
+        id="whole_parameters",
+        verdict=Verdict.LIKELY,
+        title=f"{who_of(len(ranks), len(ranks))} keep all {format_size(size_bytes)} of parameters whole, although"
+        " fully_shard was called on them",
+        bytes=saved_bytes,
+        place=None,
+        evidence=("they are DTensors of which each rank has all, with their gradients and states",),
+        fix="pass a mesh that shards over several ranks: of two dimensions fully_shard replicates over the first and"
+        " shards over the second, whatever their names are (divided by all ranks, about"
+        f" {format_size(saved_bytes)} less of parameters, and as much of each of their gradients and states)",
+    )
+
+
+def _divides_nothing(rank: RankSummary) -> bool:
+    """True if fully_shard ran, and nearly all that a rank trains are DTensors with one part."""
+    whole_bytes = _bytes_of([group for group in rank.parameters if group.parts == 1])
+    return _is_fully_sharded(rank) and 0 < _NEARLY_ALL * _bytes_of(rank.parameters) <= whole_bytes
+
+
 def _remedy(rank: RankSummary, saved_bytes: int) -> str:
     size = format_size(saved_bytes)
     if _is_fully_sharded(rank):
@@ -70,7 +103,7 @@ def _whole_groups(rank: RankSummary) -> list[ParameterGroup]:
     whole = [
         group
         for group in rank.parameters
-        if group.parts == 1 and group.use == "stepped" and not _EXPERTS.search(group.modules)
+        if group.parts <= 1 and group.use == "stepped" and not _EXPERTS.search(group.modules)
     ]
     if not divided:
         return []

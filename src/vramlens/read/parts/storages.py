@@ -61,7 +61,7 @@ def names_of(part: dict[str, Any], _missing: list[str]) -> TensorNames:
         use = _USES.get(text_of(entry.get("use")), ParameterUse.UNKNOWN)
         time_us = as_number(entry.get("time_us"), LATEST_US)
         moment = AT_THE_END if time_us is None else time_us
-        parts = as_number(entry.get("parts"), _MOST_PARTS) or 1
+        parts = as_number(entry.get("parts"), _MOST_PARTS) or 0
         rows.append((*location, kind, use, moment, name, text_of(entry.get("dtype")), parts))
     return TensorNames(
         device=column_of(rows, 0, np.int32),
