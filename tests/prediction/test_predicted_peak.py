@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from vramlens.prediction.card.cards import CARDS
 from vramlens.prediction.predicted_peak import USUAL_CARDS, CardFit, NotModelled, Prediction
 from vramlens.units import GIB
 
@@ -60,6 +61,26 @@ def test_no_line_is_wider_than_a_terminal() -> None:
 def test_a_card_is_named_where_the_answer_changes(fits: str, lines: list[str]) -> None:
     cards = zip(USUAL_CARDS, fits.split(), strict=True)
     assert card_lines(tuple(CardFit(size, FITS[word]) for size, word in cards)) == lines
+
+
+def test_a_named_card_is_named_with_its_size() -> None:
+    total = CARDS["4090"].total_bytes
+    assert card_lines((CardFit(total, None),)) == ["may fit: 4090 (23.64 GiB)"]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "line"),
+    [
+        ([24], "0.4 to 0.9 GiB of it also go to the CUDA context and libraries"),
+        ([8, 24], "0.4 to 0.9 GiB of each card also go to the CUDA context and libraries"),
+    ],
+)
+def test_what_a_card_gives_the_cuda_context_is_said_once(sizes: list[int], line: str) -> None:
+    cards = tuple(CardFit(size * GIB, None) for size in sizes)
+    outside = CARDS["h200"].outside_bytes
+    text = str(replace(prediction_of(cards), outside_bytes=outside))
+    assert text.count("CUDA context") == 1
+    assert f"    {line}" in text.splitlines()
 
 
 def test_cards_that_were_asked_for_come_in_any_order() -> None:

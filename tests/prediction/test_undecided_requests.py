@@ -216,7 +216,7 @@ def test_no_card_is_sure_to_fit_where_nothing_else_ends_a_loop(
     assert answer["turns_are_open"] is (None in fits[1:])
     assert [card["fits"] for card in answer["cards"]] == fits
     assert [loop["turns"] for loop in answer["made_up_turns"]] == [21]
-    assert "predicted with 21 turns at" in " ".join(answer["words"].split())
+    assert "predicted with 21 iterations at" in " ".join(answer["words"].split())
 
 
 @pytest.mark.parametrize("source", AS_IT_IS.values(), ids=AS_IT_IS)

@@ -246,7 +246,7 @@ def test_where_only_made_up_numbers_end_a_loop_no_card_is_a_yes() -> None:
     assert [card.fits for card in tuning.as_recorded.cards] == [None]
     words = " ".join(text_of(tuning).split())
     assert words.startswith(
-        "24 GiB may be enough: only a made-up number ends a loop, which may take more turns."
+        "24 GiB may be enough: only a made-up number ends a loop, which may take more iterations."
     )
 
 

@@ -27,7 +27,7 @@ def meaning_of(decisions: DecisionsMeta) -> str:
 
 def _consequence(decisions: DecisionsMeta) -> str:
     if decisions.sure_bytes is None:
-        return "a run may take more or fewer turns there, or another branch, so its peak may differ"
+        return "a run may take more or fewer iterations there, or another branch, so its peak may differ"
     sure_size = format_size(decisions.sure_bytes)
     more = (
         "nothing else ends a loop there, so no card is sure to fit"

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from vramlens.cli.arguments import card_sizes, positive, refuse_missing_script
+from vramlens.cli.arguments import CARDS_WORDS, card_sizes, positive, refuse_missing_script
 from vramlens.cli.message import is_watched, say
 from vramlens.errors import InputError, UsageError
 from vramlens.units import GIB, MIB
@@ -37,7 +37,7 @@ def add_prediction(parser: argparse._ActionsContainer, cards: str = "cards to ch
         "--gpu",
         default=_DEFAULT_GPU,
         metavar="NAME",
-        help=f"predict for this card (default: {_DEFAULT_GPU})",
+        help=f"predict for this card (default: {_DEFAULT_GPU}); the names are those of --cards",
     )
     parser.add_argument(
         "--steps",
@@ -57,7 +57,7 @@ def add_prediction(parser: argparse._ActionsContainer, cards: str = "cards to ch
         type=card_sizes,
         default=(),
         metavar="CARD,CARD",
-        help=f"{cards}: sizes or names (24G,H100)",
+        help=f"{cards}: {CARDS_WORDS}",
     )
     parser.add_argument(
         "--conf",
@@ -176,8 +176,10 @@ def _command(arguments: argparse.Namespace) -> tuple[str, ...]:
 
 
 def _card(size: int) -> str:
-    """A card's memory as a person writes it: ``24G``."""
-    return f"{size // MIB}MiB" if size % GIB else f"{size // GIB}G"
+    """A card as a person writes it: ``24G``, ``h100``."""
+    from vramlens.prediction.card.cards import card_key
+
+    return card_key(size) or f"{size // MIB}MiB" if size % GIB else f"{size // GIB}G"
 
 
 def _predicted_batch(arguments: argparse.Namespace) -> Prediction:

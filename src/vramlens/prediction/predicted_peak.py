@@ -14,7 +14,7 @@ from vramlens.analyses.undecided_run import meaning_of
 from vramlens.capture.recording.recording_file import SCHEMA, write_recording
 from vramlens.capture.recording.redact import Redaction, is_redaction_wanted
 from vramlens.ground.wrapped_lines import wrapped_lines
-from vramlens.prediction.card.cards import Card
+from vramlens.prediction.card.cards import Card, card_label
 from vramlens.trace import DecisionsMeta
 from vramlens.units import GIB, MIB, counted, format_size, listed
 
@@ -74,6 +74,8 @@ class Prediction:
         turns_are_open: whether memory hangs on the turns of a loop that only such a number ends:
             then no card is sure to fit.
         turns: the loops that such a number may end, as (file, line, the most turns they took here).
+        outside_bytes: what a process takes of a card beside the peaks (the CUDA context and
+            libraries), a low and a high figure.
     """
 
     peaks: Mapping[str, int]
@@ -93,6 +95,7 @@ class Prediction:
     sure_bytes: int | None = None
     turns_are_open: bool = False
     turns: tuple[tuple[str, int, int], ...] = ()
+    outside_bytes: tuple[int, int] = (0, 0)
 
     @property
     def allocated_bytes(self) -> int:
@@ -165,6 +168,7 @@ class Prediction:
                 f" {_cost_of(self.retries)}"
             )
         lines += _card_lines(self.cards)
+        lines += _outside_lines(self.cards, self.outside_bytes)
         for unknown in self.not_modelled:
             size = "" if unknown.bytes is None else f" (up to {format_size(unknown.bytes)})"
             lines.append(f"  not included: {unknown.what}{size}")
@@ -180,13 +184,28 @@ def _card_lines(cards: tuple[CardFit, ...]) -> Iterator[str]:
     }
     if sizes[True]:
         more = " and more" if len(sizes[True]) > 1 else ""
-        yield f"  fits: {format_size(sizes[True][0])}{more}"
+        yield f"  fits: {card_label(sizes[True][0])}{more}"
         yield from _retry_lines(cards)
     if sizes[None]:
-        yield f"  may fit: {', '.join(map(format_size, sizes[None]))}"
+        yield f"  may fit: {', '.join(map(card_label, sizes[None]))}"
     if sizes[False]:
         less = " and less" if len(sizes[False]) > 1 else ""
-        yield f"  does not fit: {format_size(sizes[False][-1])}{less}"
+        yield f"  does not fit: {card_label(sizes[False][-1])}{less}"
+
+
+def outside_words(outside_bytes: tuple[int, int]) -> str:
+    """What the CUDA context and libraries take: ``0.4 to 0.9 GiB``."""
+    low, high = (f"{size / GIB:.1f}" for size in outside_bytes)
+    return f"{low} to {high} GiB"
+
+
+def _outside_lines(cards: tuple[CardFit, ...], outside_bytes: tuple[int, int]) -> Iterator[str]:
+    """What of a card is not for PyTorch, so that a range below its size need not fit it."""
+    if cards and outside_bytes[1]:
+        which = "of it" if len(cards) == 1 else "of each card"
+        yield (
+            f"    {outside_words(outside_bytes)} {which} also go to the CUDA context and libraries"
+        )
 
 
 def _retry_lines(cards: tuple[CardFit, ...]) -> Iterator[str]:
@@ -197,7 +216,7 @@ def _retry_lines(cards: tuple[CardFit, ...]) -> Iterator[str]:
     if full:
         first = counted(full[0].retries, "retry", "retries")
         counts = [first, *(f"{card.retries:,}" for card in full[1:])]
-        sizes = [format_size(card.total_bytes) for card in full]
+        sizes = [card_label(card.total_bytes) for card in full]
         on_cards = ", ".join(
             f"{count} on {size}" for count, size in zip(counts, sizes, strict=True)
         )
@@ -220,7 +239,7 @@ def _turn_lines(turns: tuple[tuple[str, int, int], ...]) -> Iterator[str]:
     """How many turns were predicted of loops that made-up numbers may end, and what bounds them."""
     if turns:
         counts = [
-            f"{counted(count, 'turn')} at {_near(file)}:{line}" for file, line, count in turns
+            f"{counted(count, 'iteration')} at {_near(file)}:{line}" for file, line, count in turns
         ]
         yield (
             f"  predicted with {listed(counts, _MOST_LOOPS)}: to predict fewer or more, cap the loop"

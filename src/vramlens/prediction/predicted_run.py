@@ -289,6 +289,7 @@ def answer(gathered: Gathered, question: Question) -> Prediction:
         sure_bytes=decided.sure_bytes,
         turns_are_open=decided.is_open,
         turns=tuple((*place, count) for place, count in gathered.turns.items()),
+        outside_bytes=(card.outside_bytes[0], card.outside_bytes[1] + nccl),
         gpu=card.name,
         torch=version,
         steps=gathered.steps,

@@ -85,7 +85,7 @@ def run_script(
     if not gathered.log.sizes:
         raise NotPredicted(
             f"{path}: nothing moved to the GPU, so there is nothing to predict: the script has to"
-            " use the device 'cuda' (none is needed here)"
+            " use the device 'cuda' (no GPU is needed on this machine)"
         )
     return gathered
 

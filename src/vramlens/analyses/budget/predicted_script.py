@@ -40,7 +40,9 @@ class PredictedScript:
         """The predicted peak, in words."""
         low, high = format_size(self.low_bytes), format_size(self.high_bytes)
         text = f"predicted peak reserved {format_size(self.reserved_bytes)} ({low} to {high})"
-        return f"{text}, and a loop may take more turns than predicted" if self.is_open else text
+        return (
+            f"{text}, and a loop may take more iterations than predicted" if self.is_open else text
+        )
 
     def command(self, verb: str, *, options: Sequence[str] = ()) -> str:
         """The command that asks a verb about the script again.

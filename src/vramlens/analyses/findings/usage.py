@@ -93,7 +93,7 @@ def _cures_beside_the_batch(view: Attribution, line: LineBytes | None) -> str:
 
 def _checkpoints(view: Attribution) -> str:
     is_loop = _is_one_loop(view)
-    return "each turn of the loop that makes them" if is_loop else "the repeated blocks"
+    return "each iteration of the loop that makes them" if is_loop else "the repeated blocks"
 
 
 def _is_one_loop(view: Attribution) -> bool:

@@ -75,10 +75,10 @@ class BlasHandles:
 
     @property
     def _workspace(self) -> int:
-        """By the card (getChosenWorkspaceSize: 4096 KiB x 8 on Hopper, else 4096 KiB x 2 and 16
-        KiB x 8).
+        """By the card (getChosenWorkspaceSize: 4096 KiB x 8 on Hopper and B200, else 4096 KiB x 2
+        and 16 KiB x 8).
         """
-        return 32 * MIB if self._card.capability[0] >= 9 else 8 * MIB + 128 * 1024
+        return 32 * MIB if self._card.capability[0] in (9, 10) else 8 * MIB + 128 * 1024
 
 
 def is_rough(call: KernelCall) -> bool:

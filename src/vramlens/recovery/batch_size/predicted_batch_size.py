@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from vramlens.errors import UsageError
-from vramlens.prediction.card.cards import CARDS, DEFAULT_GPU, Card, card_named
+from vramlens.prediction.card.cards import DEFAULT_GPU, Card, card_named, is_card
 from vramlens.prediction.own_process import in_a_process
 from vramlens.prediction.predicted_run import Gathered, PredictedRun
 from vramlens.prediction.requests.served_requests import columns_of
@@ -117,7 +117,7 @@ def predicted_limit(limit: int | str) -> tuple[Card, int, str]:
 
     Of a card that is named, the most that a process takes outside the allocator is left out.
     """
-    if isinstance(limit, str) and limit.lower() in CARDS:
+    if isinstance(limit, str) and is_card(limit):
         card = card_named(limit)
         return card, card.total_bytes - card.outside_bytes[1], f"a whole {card.name}"
     limit_bytes = size_in_bytes(limit)

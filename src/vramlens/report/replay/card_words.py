@@ -104,7 +104,7 @@ def _why_open(tuning: Tuning, card: CardUnderSetting) -> str:
     if card.is_undecided:
         return f"made-up numbers decide; a run may need only {format_size(card.sure_bytes or 0)}"
     if card.may_need_more:
-        return "only a made-up number ends a loop, which may take more turns"
+        return "only a made-up number ends a loop, which may take more iterations"
     if tuning.ended_by_failure:
         return "the recording ends at its failure, so the need of later steps is unknown"
     return "it depends on where the driver places segments"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from vramlens.cli.arguments import (
+    CARDS_WORDS,
     add_device,
     add_file,
     add_forms,
@@ -40,7 +41,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         type=card_sizes,
         default=[],
         metavar="CARD,CARD",
-        help="cards to check, with each setting: sizes or names (24G,H100)",
+        help=f"cards to check, with each setting: {CARDS_WORDS}",
     )
     parser.add_argument(
         "--conf",
