@@ -151,6 +151,11 @@ def test_the_largest_batch_of_a_card_is_found_without_it() -> None:
     ]
     assert 1.5 < answers[1].size / answers[0].size < 2
     assert "NVIDIA L4" in answers[0].limited_by
+    text = str(answers[0])
+    assert f"{answers[0].reserved_bytes / 2**30:.2f} GiB reserved (" in text
+    assert f"  a batch of {answers[0].size:,} fits a card of l4 (21.96 GiB): 0.2 to 0.6 GiB" in text
+    assert "model and optimizer" not in text
+    assert "measured" not in text
 
 
 def test_a_script_without_the_functions_is_refused_in_one_line(tmp_path: Path) -> None:

@@ -161,23 +161,10 @@ def size_or_none(text: str) -> int:
     return 0 if text.strip() == "0" else size(text)
 
 
-CARD_NAMES = [
-    "h200",
-    "h100",
-    "a100",
-    "a100-40",
-    "l4",
-    "a10g",
-    "4090",
-    "3090",
-    "5090",
-    "a6000",
-    "l40s",
-    "v100",
-    "v100-32",
-    "b200",
-    "t4",
-]
+CARD_NAMES = (
+    *("h200", "h100", "a100", "a100-40", "l4", "a10g", "4090", "3090", "5090"),
+    *("a6000", "l40s", "v100", "v100-32", "b200", "t4"),
+)
 """``cards.CARDS``: to ask for them would load what predicts, for a page of help."""
 CARDS_WORDS = f"sizes or names (24G,H100; names: {', '.join(CARD_NAMES)})"
 

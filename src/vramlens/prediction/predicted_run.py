@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 else:
     from vramlens.ground.late_torch import torch
 
-_MARGIN = 0.01
+MARGIN = 0.01
 """Of reserved bytes, where every rule is one that recordings decided."""
 
 
@@ -249,7 +249,7 @@ def answer(gathered: Gathered, question: Question) -> Prediction:
 
     card = card_named(question.gpu)
     version = question.torch_version or gathered.torch_version
-    share = _MARGIN + sum(gathered.basis.values())
+    share = MARGIN + sum(gathered.basis.values())
     nccl = 0 if question.place is None or question.place.world_size == 1 else _NCCL_BYTES
     not_modelled = sum(size or 0 for size in gathered.not_modelled.values())
     rooms = [

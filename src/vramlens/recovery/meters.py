@@ -338,4 +338,7 @@ def not_counted(function: str, device: str = "") -> UsageError:
         if device == "cpu"
         else f"bytes are not counted on {device or 'this device'}"
     )
-    return UsageError(f"{function}: {why}: run it where the model trains, on a GPU")
+    where = "run it where the model trains, on a GPU"
+    if function == "find_batch_size":
+        where += ', or pass device="predicted", limit="24GiB"'
+    return UsageError(f"{function}: {why}: {where}")

@@ -230,7 +230,7 @@ def test_where_bytes_are_not_counted_one_line_says_so(
         )
     assert str(refused.value) == (
         f"find_batch_size: {'bytes are not counted on this device' if meter else 'the model is on the CPU'}:"
-        " run it where the model trains, on a GPU"
+        ' run it where the model trains, on a GPU, or pass device="predicted", limit="24GiB"'
     )
 
 

@@ -33,6 +33,10 @@ class BatchSize:
             PyTorch's allocator replayed at other sizes; else from the fit.
         full_speed: of the sizes up to ``size``, the largest at which every workspace fits: above it
             cuDNN falls back to slower algorithms, and the allocator empties its cache in each step.
+        reserved_bytes: what PyTorch reserves at ``size``; 0 where that is unknown.
+        is_predicted: nothing was measured: then ``fullest_phase`` is empty, and
+            ``per_sample_bytes`` and ``persistent_bytes`` are 0, for they are unknown.
+        on_card: whether ``size`` fits a card of the limit's size, in words; empty where measured.
     """
 
     size: int
@@ -50,14 +54,17 @@ class BatchSize:
     fit: PeakFit | None
     replayed: bool = False
     full_speed: int = 0
+    reserved_bytes: int = 0
+    is_predicted: bool = False
+    on_card: str = ""
 
     @property
     def findings(self) -> tuple[Finding, ...]:
         """The answer as a claim with its evidence."""
         limit = format_size(self.limit_bytes)
         measured = tuple(
-            f"{counted(probe.size, 'sample')}: {format_size(probe.peak_bytes)}, peak in the "
-            f"{probe.phase}"
+            f"{counted(probe.size, 'sample')}: {format_size(probe.peak_bytes)}"
+            + ("" if self.is_predicted else f", peak in the {probe.phase}")
             for probe in self.probes
         )
         if not self.size:
@@ -84,30 +91,57 @@ class BatchSize:
         limit = f"{format_size(self.limit_bytes)} ({self.limited_by})"
         persistent = format_size(self.persistent_bytes)
         if not self.size:
+            used = (
+                "" if self.is_predicted else f", and the model and its optimizer use {persistent}"
+            )
             return (
-                f"Not even a single sample fits: the limit is {limit}, and the model and its "
-                f"optimizer use {persistent}.\nnext: vramlens.plan(model, make_batch, loss_fn, "
-                "budget=...)"
+                f"Not even a single sample fits: the limit is {limit}{used}.\n"
+                "next: vramlens.plan(model, make_batch, loss_fn, budget=...)"
             )
         lines = [
-            f"The largest batch is {self.size:,}: predicted {format_size(self.predicted_bytes)}"
-            f" of {limit}.",
-            f"  the true maximum {self._range()}; measured up to {100 * self.verified_share:.0f}% of the"
-            f" limit in {counted(len(self.probes), 'probe')}{self._how()}",
-            f"  model and optimizer {persistent}, each sample "
-            f"{format_size(self.per_sample_bytes)}; the peak is in the {self.fullest_phase}",
+            f"The largest batch is {self.size:,}: predicted {self._peak()} of {limit}.",
+            f"  the true maximum {self._range()}; {'predicted' if self.is_predicted else 'measured'}"
+            f" up to {100 * self.verified_share:.0f}% of the limit in"
+            f" {counted(len(self.probes), 'probe')}{self._how()}",
         ]
+        if self.on_card:
+            lines.append(f"  {self.on_card}")
+        if not self.is_predicted:
+            lines.append(
+                f"  model and optimizer {persistent}, each sample "
+                f"{format_size(self.per_sample_bytes)}; the peak is in the {self.fullest_phase}"
+            )
         if self.full_speed < self.size:
             lines.append(
                 f"  above {self.full_speed:,} it is slower, because workspaces no longer fit "
                 "and cuDNN uses other algorithms"
             )
-        for probe in self.probes:
-            peak = format_size(probe.peak_bytes)
-            lines.append(
-                f"  {probe.size:>7,} samples  {peak:>11}  {probe.phase:<8}  {probe.seconds:.2f} s"
+        return "\n".join([*lines, *self._probe_lines(), f"next: batch_size={self.size}"])
+
+    def _peak(self) -> str:
+        """The peak at ``size``; what is reserved comes first, for that is what the limit bounds."""
+        allocated = f"{format_size(self.predicted_bytes)} allocated"
+        if not self.reserved_bytes:
+            return allocated
+        return f"{format_size(self.reserved_bytes)} reserved ({allocated})"
+
+    def _probe_lines(self) -> list[str]:
+        """The probes as a table."""
+        rows = [
+            (
+                f"{probe.size:,}",
+                format_size(probe.peak_bytes),
+                probe.phase,
+                f"{probe.seconds:.2f} s",
             )
-        return "\n".join([*lines, f"next: batch_size={self.size}"])
+            for probe in self.probes
+        ]
+        names = ("samples", "allocated", "peak in", "took")
+        lines = []
+        for size, peak, phase, took in (names, *rows):
+            where = "" if self.is_predicted else f"  {phase:<8}"
+            lines.append(f"  {size:>7}  {peak:>11}{where}  {took:>7}")
+        return lines
 
     def __repr__(self) -> str:
         return str(self)
@@ -122,5 +156,8 @@ class BatchSize:
 
     def _how(self) -> str:
         """What became of the probes, in words."""
+        replayed = ", with their requests replayed" if self.replayed else ""
+        if self.is_predicted:
+            return replayed
         failed = counted(self.failures, "failure") if self.failures else "no failure"
-        return f", {failed}{', with their requests replayed' if self.replayed else ''}"
+        return f", {failed}{replayed}"

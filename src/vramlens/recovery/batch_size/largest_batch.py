@@ -134,7 +134,7 @@ def _predicted(
 
     if limit is None:
         raise UsageError("find_batch_size: without a GPU, the limit is unknown: pass limit='22GiB'")
-    card, limit_bytes, limited_by = predicted_limit(limit)
+    card, limit_bytes, card_bytes, limited_by = predicted_limit(limit)
     sizes = PredictedSizes(
         model=model, make_batch=make_batch, loss_fn=loss_fn, optimizer=optimizer, card=card
     )
@@ -147,8 +147,8 @@ def _predicted(
         low=min(low, size),
         high=high,
         limit_bytes=limit_bytes,
-        limited_by=f"{limited_by} (predicted, no GPU was used)",
-        fullest_phase="step",
+        limited_by=f"{limited_by}; no GPU was used",
+        fullest_phase="",
         predicted_bytes=served.allocated_bytes,
         per_sample_bytes=0,
         persistent_bytes=0,
@@ -158,6 +158,9 @@ def _predicted(
         fit=None,
         replayed=True,
         full_speed=size,
+        reserved_bytes=served.reserved_bytes,
+        is_predicted=True,
+        on_card=sizes.on_card(scaled, size, card_bytes) if size else "",
     )
 
 
@@ -252,6 +255,7 @@ class _Estimate:
     high: float
     peak_bytes: float
     full_speed: float | None = None
+    reserved_bytes: int = 0
 
 
 def _by_replay(fit: PeakFit, limit_bytes: int) -> _Estimate | None:
@@ -268,7 +272,14 @@ def _by_replay(fit: PeakFit, limit_bytes: int) -> _Estimate | None:
     room = int(limit_bytes * (1 - margin))
     served = scaled.served(size, room)
     full_speed = size if served.workspaces_fit else scaled.largest(room, with_workspaces=True)
-    return _Estimate(size, low, high, peak_bytes=served.allocated_bytes, full_speed=full_speed)
+    return _Estimate(
+        size=size,
+        low=low,
+        high=high,
+        peak_bytes=served.allocated_bytes,
+        full_speed=full_speed,
+        reserved_bytes=served.reserved_bytes,
+    )
 
 
 def _scaled(probes: Sequence[Probe]) -> ScaledRequests | None:
@@ -355,6 +366,7 @@ def _answer(
         fit=replace(fit, probes=probes),
         replayed=replayed is not None,
         full_speed=full_speed,
+        reserved_bytes=estimate.reserved_bytes if is_estimate else 0,
     )
 
 

@@ -10,9 +10,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from vramlens.errors import UsageError
-from vramlens.prediction.card.cards import DEFAULT_GPU, Card, card_named, is_card
+from vramlens.prediction.card.cards import (
+    DEFAULT_GPU,
+    Card,
+    card_label,
+    card_named,
+    is_card,
+)
 from vramlens.prediction.own_process import in_a_process
-from vramlens.prediction.predicted_run import Gathered, PredictedRun
+from vramlens.prediction.predicted_peak import outside_words, room_on
+from vramlens.prediction.predicted_run import MARGIN, Gathered, PredictedRun
 from vramlens.prediction.requests.served_requests import columns_of
 from vramlens.recovery.batch_size.peak_fit import Probe
 from vramlens.recovery.batch_size.scaled_requests import (
@@ -54,6 +61,7 @@ class PredictedSizes:
         self._program = model, make_batch, loss_fn, optimizer
         self._card = card
         self.probes: list[Probe] = []
+        self._share, self._not_modelled_bytes = 0.0, 0
 
     def requests_by_size(self, limit_bytes: int, start: int) -> ScaledRequests:
         """The requests as a function of the batch's size.
@@ -74,6 +82,18 @@ class PredictedSizes:
             "the sizes one by one"
         )
 
+    def on_card(self, scaled: ScaledRequests, size: int, total_bytes: int) -> str:
+        """Whether a batch fits a card of so many bytes, by the rules of ``predict --cards``."""
+        room = room_on(total_bytes, self._card, self._share, self._not_modelled_bytes)
+        outside = f"{outside_words(self._card.outside_bytes)} of it also go to the CUDA context and"
+        batch, words = f"a batch of {size:,}", f"a card of {card_label(total_bytes)}"
+        if scaled.served(size, room.least_bytes).fits:
+            return f"{batch} fits {words}: {outside} libraries"
+        may = scaled.served(size, min(room.most_bytes, room.free_bytes)).fits
+        sure = scaled.largest(room.least_bytes)
+        smaller = f"; {sure:,} is sure to fit" if scaled.served(sure, room.least_bytes).fits else ""
+        return f"{batch} {'may' if may else 'does not'} fit {words}: {outside} libraries{smaller}"
+
     def _probe(self, size: int) -> StepRequests:
         model, make_batch, loss_fn, optimizer = self._program
         card = self._card
@@ -93,6 +113,8 @@ class PredictedSizes:
                 return predicted.gathered(began)
 
         gathered = in_a_process(run)
+        self._share = MARGIN + sum(gathered.basis.values())
+        self._not_modelled_bytes = sum(bound or 0 for bound in gathered.not_modelled.values())
         requests = _step_requests(gathered, size)
         peak = gathered.log.peak_bytes
         self.probes.append(
@@ -112,16 +134,18 @@ class PredictedSizes:
         return requests
 
 
-def predicted_limit(limit: int | str) -> tuple[Card, int, str]:
-    """The card whose kernels are taken, the bytes that PyTorch may reserve, and whose limit it is.
+def predicted_limit(limit: int | str) -> tuple[Card, int, int, str]:
+    """The card whose kernels are taken, the bytes that PyTorch may reserve, the card's bytes, and
+    whose limit it is.
 
     Of a card that is named, the most that a process takes outside the allocator is left out.
     """
     if isinstance(limit, str) and is_card(limit):
         card = card_named(limit)
-        return card, card.total_bytes - card.outside_bytes[1], f"a whole {card.name}"
+        limit_bytes = card.total_bytes - card.outside_bytes[1]
+        return card, limit_bytes, card.total_bytes, f"what {card.name} leaves for PyTorch"
     limit_bytes = size_in_bytes(limit)
-    return card_named(DEFAULT_GPU), limit_bytes, "the given limit"
+    return card_named(DEFAULT_GPU), limit_bytes, limit_bytes, "the given limit"
 
 
 def _step_requests(gathered: Gathered, size: int) -> StepRequests:
