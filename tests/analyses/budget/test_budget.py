@@ -309,7 +309,7 @@ def test_growth_that_may_be_there_is_not_zero():
     assert (result.value, result.passed) == (None, None)
     assert (
         result.why
-        == "6 steps recorded; something grows, and 4 more steps would tell whether it continues"
+        == "6 steps recorded; something grows, and 4 more steps would show whether it continues"
     )
     (enough,) = check_run(short, budget('growth_per_step = "12 MB"')).results
     assert (enough.value, enough.passed) == (12_000_000, True)  # whatever more steps would say

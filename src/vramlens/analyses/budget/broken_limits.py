@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from vramlens.analyses.budget.budget_file import CARD, SHARE, SIZE, Budget, Limit
-from vramlens.analyses.budget.budget_values import DIED, is_line, module_pattern
+from vramlens.analyses.budget.budget_values import DIED, ended_by_failure, is_line, module_pattern
 from vramlens.analyses.budget.predicted_script import PredictedScript
 from vramlens.analyses.compare.alignment import align
 from vramlens.analyses.compare.compared_run import CodeLine, HeldLine, Run
@@ -113,6 +113,9 @@ def findings_of(broken: BrokenLimits) -> Iterator[Finding]:
     """Yields one claim a broken limit; peaks that rose together, and limits that are unknown for
     one reason, are one.
     """
+    deaths = [result for result in broken.results if result.passed is False and result.why == DIED]
+    for result in deaths:  # first: retries and peaks above a limit led to it
+        yield _about_failures(broken, result)
     peaks = [
         result
         for result in broken.results
@@ -124,7 +127,7 @@ def findings_of(broken: BrokenLimits) -> Iterator[Finding]:
     for result in broken.results:
         if result in cards:
             yield _about_card(broken, result)
-        elif result not in peaks and result.passed is not None:
+        elif result not in [*deaths, *peaks] and result.passed is not None:
             yield _BY_SUBJECT.get(result.limit.path[0], _about_failures)(broken, result)
     others = [result for result in broken.results if result not in cards]
     for results in _unknown_by_reason(others):
@@ -132,9 +135,17 @@ def findings_of(broken: BrokenLimits) -> Iterator[Finding]:
             id="cannot_tell",
             verdict=Verdict.PROVEN,
             title=title_of(results),
-            fix="make a recording that shows it, or remove the limit",
+            fix=_to_know(broken.run, results),
             limits=tuple(result.limit.scope for result in results),
         )
+
+
+def _to_know(run: Run, results: Sequence[Result]) -> str:
+    """What makes limits known that a recording does not tell."""
+    is_growth = all(result.limit.path == ("growth_per_step",) for result in results)
+    if is_growth and ended_by_failure(run):
+        return "run it with --leaks, which judges what is kept before memory runs out"
+    return "make a recording that shows it; if no recording can, remove the limit"
 
 
 def _unknown_by_reason(results: Sequence[Result]) -> Iterable[list[Result]]:
@@ -247,7 +258,7 @@ def _about_fragmentation(broken: BrokenLimits, result: Result) -> Finding:
 
 
 def _about_failures(broken: BrokenLimits, result: Result) -> Finding:
-    title = title_of([result]) + (f": {result.why}" if result.why == DIED else "")
+    title = DIED if result.why == DIED else title_of([result])
     fix = f"run {_explaining(broken)} to see what failed and why"
     return _over(result, title, (), fix)
 

@@ -137,14 +137,18 @@ def _growth(run: Run) -> Measurement:
     if run.growth:
         return Measurement(run.growth)
     missing = steps_missing(steps - 1)
+    if missing is not None and ended_by_failure(run):
+        return Measurement(None, f"{recorded} before memory ran out, too few to show growth")
     if missing is not None:
         return Measurement(None, f"{recorded}; {counted(missing, 'more step')} would show growth")
     if run.growth_at_most:
         more = max((leak.needs_steps or 0 for leak in run.explanation.leaks), default=0)
-        telling = (
-            f"{counted(more, 'more step')} would tell" if more else "vramlens run --leaks tells"
-        )
-        return Measurement(None, f"{recorded}; something grows, and {telling} whether it continues")
+        telling = "vramlens run --leaks shows what keeps it"
+        if ended_by_failure(run):
+            telling = "memory ran out before it was certain"
+        elif more:
+            telling = f"{counted(more, 'more step')} would show whether it continues"
+        return Measurement(None, f"{recorded}; something grows, and {telling}")
     return Measurement(
         0, f"{recorded}; more than {ENOUGH_STEPS} make it certain" if steps <= ENOUGH_STEPS else ""
     )

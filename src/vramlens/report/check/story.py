@@ -40,8 +40,9 @@ def headline(check: Check) -> str:
     """The answer in one sentence."""
     if check.passed:
         tightest = _tightest(check)
+        is_closest = " is closest" if len(check.results) > 1 else ""
         nearest = (
-            f"; {visible(tightest.limit.scope)} is closest: {_room(tightest)}" if tightest else ""
+            f"; {visible(tightest.limit.scope)}{is_closest}: {_room(tightest)}" if tightest else ""
         )
         on_ranks = f" on all {counted(len(check.ranks), 'rank')}" if check.ranks else ""
         return f"Within budget: {_all_limits(len(check.results))} met{on_ranks}{nearest}."
@@ -125,7 +126,7 @@ def _table(check: Check) -> Table:
 def _row(result: Result, budget: str) -> tuple[str, str, str, str]:
     limit = shown(result.limit.kind, result.limit.value)
     value = shown(result.limit.kind, result.value) if result.value is not None else "unknown"
-    outcome = {True: "holds", False: "over", None: "cannot tell"}[result.passed]
+    outcome = {True: "ok", False: "over", None: "cannot tell"}[result.passed]
     if result.rank is not None:
         outcome = f"{outcome} on rank {result.rank}"
     if result.why and result.passed is not None:  # else a claim below says why
