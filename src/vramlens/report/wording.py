@@ -19,7 +19,7 @@ _STEP_MARKS = {
     "optimizer frames": "the optimizer's calls",
     "repeating pattern": "requests that repeat",
 }
-"""How steps were told apart, in a reader's words; other sources are words of the user's own."""
+"""How steps were found, in a reader's words; other sources are words of the user's own."""
 
 
 class Location(Protocol):
@@ -73,9 +73,9 @@ def _plural(noun: str) -> str:
     return f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
 
 
-def told_apart_by(step_source: str) -> str:
-    """How a recording's steps were told apart, after a comma."""
-    return f"told apart by {_STEP_MARKS.get(step_source, step_source)}"
+def steps_found_by(step_source: str) -> str:
+    """How a recording's steps were found, after a comma."""
+    return f"found by {_STEP_MARKS.get(step_source, step_source)}"
 
 
 def plain(name: str) -> str:

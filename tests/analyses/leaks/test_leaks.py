@@ -385,7 +385,7 @@ def test_pinned_host_memory_has_its_class() -> None:
     assert headings(answer, 2)[0].startswith(
         "GROWTH, maybe a leak: 1.00 MiB per step of pinned host memory, 23.00 MiB so far in 23 "
     )
-    judged = "Pinned host memory: 24 steps, told apart by vramlens.step. Checked the 23 steps before the last."
+    judged = "Pinned host memory: 24 steps, found by vramlens.step. Checked the 23 steps before the last."
     assert any(text.startswith(judged) for text in sentences_of(answer))
 
 

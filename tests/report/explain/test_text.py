@@ -403,12 +403,12 @@ def test_the_highest_step_is_named_wherever_it_is():
 
 def test_steps_are_summed_up():
     assert (
-        "8 steps, told apart by the optimizer's calls. Peaks (requested): 100.00 MiB, 200.00 MiB, 300.00 MiB, …"
+        "8 steps, found by the optimizer's calls. Peaks (requested): 100.00 MiB, 200.00 MiB, 300.00 MiB, …"
         in text_of(run())
     )
     assert "Step 0 is the first recorded." in text_of(run())
     same = replace(run().steps, count=3, peak_bytes=(5, 5, 5))
-    assert "3 steps, told apart by the optimizer's calls. Each peak: 5 bytes requested." in text_of(
+    assert "3 steps, found by the optimizer's calls. Each peak: 5 bytes requested." in text_of(
         run(steps=same)
     )
 

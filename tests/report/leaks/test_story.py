@@ -16,7 +16,7 @@ from vramlens.analyses.leaks.recorded_leaks import leaks_of_trace
 from vramlens.analyses.recording_explanation import explain_trace
 from vramlens.report.document import Document, Items
 from vramlens.report.explain.finding_words import steps_sentence
-from vramlens.report.leaks.story import leaks_document
+from vramlens.report.leaks.story import leaks_document, predict_again
 from vramlens.trace import Trace
 
 
@@ -61,6 +61,33 @@ def test_too_few_steps_say_how_many_more_are_needed(steps: int, more: str, leaks
     assert next_step(answer)[1] == "vramlens run -o again.vram YOUR_SCRIPT.py"
 
 
+def test_a_run_that_died_has_no_more_steps() -> None:
+    answer = leaks_of_trace(load(DATA / "failures/ckpt.cap80.vram"))
+    (headline,) = headings(leaks_document(answer), 1)
+    assert "more step" not in headline
+    assert "Run it with --leaks" in headline
+    kept = leaks_of_trace(load(DATA / "failures/kept_loss.cap45.vram"))
+    assert all("more step" not in text for text in headings(leaks_document(kept), 2))
+
+
+@pytest.mark.parametrize(
+    ("command", "again"),
+    [
+        (
+            ("vramlens", "predict", "--cards", "24G", "tf.py", "--", "--batch", "22"),
+            "vramlens predict --steps 12 --cards 24G tf.py -- --batch 22",
+        ),
+        (
+            ("vramlens", "predict", "--steps", "3", "tf.py", "22"),
+            "vramlens predict --steps 12 tf.py 22",
+        ),
+        (("vramlens", "predict"), "vramlens predict --steps 12 YOUR_SCRIPT.py"),
+    ],
+)
+def test_a_prediction_is_predicted_again(command: tuple[str, ...], again: str) -> None:
+    assert predict_again(command, 12) == again
+
+
 def test_as_many_more_as_it_says_do_show_growth() -> None:
     assert claim_of(trace_of(5, leaks=True)).startswith(
         "GROWTH, maybe a leak: 1.00 MiB per step, 4.00 MiB so far in 4 steps. 96 more "
@@ -83,7 +110,7 @@ def test_as_many_more_as_it_says_do_show_growth() -> None:
 def test_both_verbs_count_the_same_steps_in_the_same_words(name: str) -> None:
     trace = load(DATA / f"recordings/{name}.pickle.xz")
     said = steps_sentence(explain_trace(trace)).split(".")[0]
-    note = next(note for note in sentences_of(answer_of(trace)) if "told apart by" in note)
+    note = next(note for note in sentences_of(answer_of(trace)) if "found by" in note)
     assert note.startswith(f"{said}. Checked ")
     assert note.endswith("Step 0 is the first recorded.")
 
@@ -96,7 +123,7 @@ def test_the_layers_of_one_pass_are_no_steps() -> None:
     assert headings(answer, 1)[0].startswith(
         "Cannot tell: the steps are only a repeating pattern inside one module call"
     )
-    assert "40 steps, told apart by requests that repeat." in sentences_of(answer)
+    assert "40 steps, found by requests that repeat." in sentences_of(answer)
     assert explain_trace(trace).leaks == ()
 
 

@@ -18,7 +18,7 @@ from vramlens.report.wording import (
     place_name,
     plain,
     sentence,
-    told_apart_by,
+    steps_found_by,
     visible,
     visible_sentences,
     with_stake,
@@ -144,7 +144,7 @@ def steps_sentence(explanation: Explanation) -> str:
     steps = explanation.steps
     if not steps.count:
         return ""
-    found_by = f", {told_apart_by(steps.source)}" if steps.source else ""
+    found_by = f", {steps_found_by(steps.source)}" if steps.source else ""
     counted_steps = f"{counted(steps.count, 'step')}{found_by}"
     from_zero = " Step 0 is the first recorded." if steps.count > 1 else ""
     peaks = steps.peak_bytes

@@ -41,7 +41,7 @@ def paragraph_of(report: RecordedLeakReport, leak: RecordedLeak) -> LeakParagrap
         leak,
         unseen=_NO_FRAMES if leak.place is None else _UNSEEN,
         where=_device_words(leak, has_several=len(report.devices) > 1),
-        end=_needed_words(leak) + (_end(device, leak) if leak is device.leaks[0] else ""),
+        end=_needed_words(device, leak) + (_end(device, leak) if leak is device.leaks[0] else ""),
     )
     facts = [f"{fact[:1].upper()}{fact[1:]}" for fact in claim.facts]
     sentences = [f"{text}." for text in (claim.owner, *facts) if text]
@@ -90,10 +90,11 @@ def _device_words(leak: RecordedLeak, *, has_several: bool) -> str:
     return f" on device {leak.device}" if has_several else ""
 
 
-def _needed_words(leak: RecordedLeak) -> str:
-    if not leak.needs_steps:
+def _needed_words(device: DeviceLeaks, leak: RecordedLeak) -> str:
+    """What would make it certain: no more steps where the run had no memory for them."""
+    if not leak.needs_steps or device.failed:
         return ""
-    return f". {counted(leak.needs_steps, 'more step')} would tell, or --leaks"
+    return f". {counted(leak.needs_steps, 'more step')} would make it certain, or --leaks"
 
 
 def _end(device: DeviceLeaks, leak: RecordedLeak) -> str:

@@ -29,7 +29,7 @@ from vramlens.report.leaks.leak_claim import (
     sampled_claim,
 )
 from vramlens.report.text import DIM
-from vramlens.report.wording import and_more, place_name, quoted, told_apart_by, visible
+from vramlens.report.wording import and_more, place_name, quoted, steps_found_by, visible
 from vramlens.units import counted, format_size
 
 if TYPE_CHECKING:
@@ -178,6 +178,11 @@ def _nothing(report: RecordedLeakReport) -> str:
         )
     recorded = f"{counted(longest.steps, 'step')} recorded"
     if longest.needs_steps is not None:
+        if any(device.failed for device in report.devices):
+            return (
+                f"Too few steps to tell: {recorded} before memory ran out. Run it with --leaks,"
+                " which shows what is kept."
+            )
         more = counted(longest.needs_steps, "more step")
         return (
             f"Too few steps to tell: {recorded}. {more} would show growth; about {ENOUGH_STEPS} in"
@@ -232,7 +237,7 @@ def _steps_words(device: DeviceLeaks) -> str:
     """The steps, in the words of ``vramlens explain``, and the moment of the verdict."""
     steps = counted(device.steps, "step")
     if device.source is not None:
-        steps += f", {told_apart_by(device.source)}"
+        steps += f", {steps_found_by(device.source)}"
     if device.inside_one_call or not device.judged_steps:
         return f"{steps}."
     moment = "before the last"
@@ -279,6 +284,12 @@ def _next(report: RecordedLeakReport, growing: Sequence[RecordedLeak]) -> tuple[
         return "find out why memory ran out", f"vramlens explain {source}"
     if any(device.needs_steps is None and _has_steps(device) for device in report.devices):
         return "see what uses the memory at its peak", f"vramlens explain {source}"
+    meta = report.recording.meta
+    if meta is not None and meta.is_prediction:
+        from vramlens.analyses.leaks.growth import ENOUGH_STEPS
+
+        why = "predict more steps, which the script must run"
+        return why, predict_again(meta.command, ENOUGH_STEPS + 2)
     # Where something was recorded, that is not lost.
     output = " -o again.vram" if report.devices else ""
     return "record more steps", f"vramlens run{output} {program}"
@@ -299,5 +310,32 @@ def program_words(recording: RecordingFacts) -> str:
     if words and words[0].rsplit("/", 1)[-1].startswith("python"):
         words = words[1:]
     if meta is not None and meta.is_prediction:
-        words = words[2:]  # none where a program that the recording does not name called predict
+        _, words = _parted(words)
     return visible(shlex.join(words)) if words else "YOUR_SCRIPT.py"
+
+
+def predict_again(command: Sequence[str], steps: int) -> str:
+    """A prediction's command for so many steps."""
+    options, script = _parted(command)
+    if not script:
+        return f"vramlens predict --steps {steps} YOUR_SCRIPT.py"
+    if "--steps" in options:
+        at = options.index("--steps")
+        del options[at : at + 2]
+    dashes = ["--"] if any(word.startswith("-") for word in script[1:]) else []
+    words = ["--steps", str(steps), *options, script[0], *dashes, *script[1:]]
+    return visible(f"vramlens predict {shlex.join(words)}")
+
+
+def _parted(command: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The options of a prediction's command, which all have a value, and the script with its
+    arguments; neither where a program that the recording does not name called predict.
+    """
+    words = list(command[2:])
+    at = 0
+    while at < len(words) and words[at].startswith("--"):
+        at += 2
+    script = words[at:]
+    if script[1:2] == ["--"]:
+        del script[1]
+    return words[:at], script
