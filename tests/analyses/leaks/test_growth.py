@@ -13,6 +13,7 @@ from vramlens import Recording, load
 from vramlens.analyses.attribution.attribution import attribute
 from vramlens.analyses.leaks.growth import leaks_of
 from vramlens.analyses.leaks.recorded_leak import RecordedLeak
+from vramlens.analyses.leaks.recorded_leaks import leaks_of_trace
 from vramlens.trace import Action
 
 LEAKS = {
@@ -175,3 +176,13 @@ def test_every_third_step_takes_longer_to_tell() -> None:
 )
 def test_what_grows_now_and_then_or_no_longer_does_not(kept_in: set[int]) -> None:
     assert loop(kept_in) == ()
+
+
+@pytest.mark.parametrize(
+    "name", ["recordings/leak_outputs.pickle.xz", "faults/undetached_iterate.vram"]
+)
+def test_what_the_last_step_left_is_a_loops_variable(name: str) -> None:
+    """Steps before it left the same, and each of those went in the step that followed."""
+    report = leaks_of_trace(load(DATA / name))
+    once = [leak for leak in report.leaks if leak.reason.startswith("allocated once and kept")]
+    assert once == []

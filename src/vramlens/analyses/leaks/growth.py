@@ -259,6 +259,11 @@ def _goes_without_saying(cohort: Cohort, reason: str) -> bool:
     """Whether it is a variable that the next step overwrites, or the model, built before the first
     step.
     """
-    if reason == "turnover":
+    if reason == "turnover" or _is_of_last_step(cohort):
         return cohort.longest <= 1 and not cohort.together
     return reason == "once" and not cohort.left[1:].any() and not cohort.looped
+
+
+def _is_of_last_step(cohort: Cohort) -> bool:
+    """Whether the last judged step alone left something, of a kind that lives into the next one."""
+    return cohort.longest > 0 and not cohort.left[:-1].any()
