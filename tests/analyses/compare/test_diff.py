@@ -480,3 +480,16 @@ def test_a_renamed_and_rewritten_program_keeps_its_optimizer() -> None:
     ]
     assert [(line.place.line, line.was.line) for line in changes] == [(90, 77)]
     assert all(line.before_bytes and line.after_bytes for line in changes)
+
+
+def capped(cap: int) -> Run:
+    return run_of(api.load(DATA / f"failures/gpt.cap{cap}.vram"))
+
+
+def test_a_run_that_got_further_under_a_larger_limit_is_not_worse():
+    found = diff(capped(90), capped(97))
+    (limit,) = [other.words for other in found.others if other.name == "process_limit"]
+    assert limit == "process limit: 1.85 GiB before, 1.99 GiB after"
+    assert found.peak_change is not None
+    assert found.peak_change.change_bytes > 0
+    assert found.worse() == ()

@@ -92,6 +92,10 @@ def elsewhere(place: Place) -> Place:
     [
         ((0.0, 0.0), None, None, "no line with memory is in both"),
         ((0.0, 0.0), None, (0.0, 0.0), "no line or module with memory is in both"),
+        (
+            (0.0, 0.0), None, (0.43, 0.14),
+            "they share no lines; shared modules hold 43% of the peak before and 14% after",
+        ),
         ((0.02, 0.001), None, None, "shared lines have 2% of the bytes at the peak before and under 1% after"),
         ((0.6, 0.5), (0.01, 0.0), None, "shared lines have 1% of the activations at the peak before and 0% after"),
         ((0.6, 0.5), (0.0, 0.0), None, "no line with activations is in both"),

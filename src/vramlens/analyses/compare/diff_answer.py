@@ -21,7 +21,7 @@ class SettingDifference:
     """Something that is not the memory itself.
 
     Attributes:
-        name: a stable slug: torch, gpu, cuda, driver, settings, command, steps, ranks, marks,
+        name: a stable slug: torch, gpu, cuda, driver, process_limit, settings, command, steps, ranks, marks,
             missing, files, scale; of profiler traces gpu_busy, cpu_busy, step_time, kept and
             operator:NAME.
         before, after: as text; None where a recording does not say.
@@ -224,6 +224,13 @@ class Diff(PrintedAnswer):
         why = f" (not recorded: {missing[0]})" if missing else ""
         return (f"the peak of {self.after.source} is a lower bound{why}",)
 
+    @property
+    def _only_got_further(self) -> bool:
+        """Whether both runs failed, and the later one no earlier: its peak is what it came to."""
+        if self.before.failure is None or self.after.failure is None:
+            return False
+        return self.after.explanation.steps.count >= self.before.explanation.steps.count
+
     def worse(
         self, tolerance_bytes: int = 0, allowed: Callable[[int], int] | None = None
     ) -> tuple[str, ...]:
@@ -238,7 +245,7 @@ class Diff(PrintedAnswer):
         reasons = []
         if self.after.failure is not None and self.before.failure is None:
             reasons.append("it runs out of memory now")
-        rise = self.peak_change
+        rise = None if self._only_got_further else self.peak_change
         if rise is not None and max(rise.change_bytes, self.peak_bytes_change) > tolerance_bytes:
             reasons.append(f"the {rise.name} peak rose by {format_size(rise.change_bytes)}")
         if self.growth_after and self.growth_before is not None:

@@ -14,7 +14,7 @@ from vramlens.analyses.compare.diff_answer import SettingDifference
 from vramlens.analyses.compare.file_alignment import file_name
 from vramlens.analyses.compare.profile_differences import profile_differences
 from vramlens.analyses.compare.work_sizes import work_sizes
-from vramlens.units import counted
+from vramlens.units import counted, format_size
 
 if TYPE_CHECKING:
     from vramlens.analyses.compare.diff_answer import LineChange
@@ -59,6 +59,9 @@ def _stated(before: Run, after: Run) -> Iterator[SettingDifference]:
     old, new = before.explanation.recording, after.explanation.recording
     yield from SettingDifference.between("torch", "PyTorch", old.torch, new.torch)
     yield from SettingDifference.between("gpu", "the GPU", old.device, new.device)
+    yield from SettingDifference.between(
+        "process_limit", "process limit", _process_limit(before), _process_limit(after)
+    )
     yield from _settings(old.settings, new.settings)
     if old.meta is not None and new.meta is not None:
         yield from _command_difference(old.meta.command, new.meta.command)
@@ -84,6 +87,20 @@ def _stated(before: Run, after: Run) -> Iterator[SettingDifference]:
             yield SettingDifference(
                 "missing", None, None, f"the recording {name} is incomplete: {first}"
             )
+
+
+def _process_limit(run: Run) -> str | None:
+    """What the process may reserve, in words; None where the recording does not say."""
+    failure, meta = run.failure, run.explanation.recording.meta
+    if failure is not None and failure.limit_bytes is not None:
+        return format_size(failure.limit_bytes)
+    facts = None if meta is None else meta.devices.get(run.device)
+    if facts is None:
+        return None
+    limit = facts.process_limit_bytes
+    if limit is None:
+        return None if facts.memory_fraction is None else "none"
+    return format_size(limit)
 
 
 def _command_difference(

@@ -69,11 +69,15 @@ class Overlap:
             f"shared lines have {_percent(shares[0])} of the {subject} before and "
             f"{_percent(shares[1])} after"
         )
-        if self.modules is not None:
-            sentence += (
-                f", shared modules {_percent(self.modules[0])} and {_percent(self.modules[1])}"
-            )
-        return sentence
+        if not any(shares):
+            has_activations = subject.startswith("activations")
+            sentence = f"they share no lines{' with activations' if has_activations else ''}"
+        if self.modules is None:
+            return sentence
+        old, new = map(_percent, self.modules)
+        if not any(shares):
+            return f"{sentence}; shared modules hold {old} of the peak before and {new} after"
+        return f"{sentence}, shared modules {old} and {new}"
 
 
 def overlap(before: Run, after: Run, alignment: Alignment) -> Overlap:

@@ -75,7 +75,7 @@ def diff_runs(befores: Sequence[Run], afters: Sequence[Run]) -> Diff:
         by_step=_steps(shown.steps.peak_bytes, other.steps.peak_bytes),
         unattributed_bytes=_unattributed(after) - _unattributed(before),
         aligned_lines=len(alignment.after),
-        moved_lines=len(alignment.moved),
+        moved_lines=sum(_has_other_number(old, alignment.after[old]) for old in alignment.moved),
         overlap=shared,
         others=setting_differences,
         came=problems.came,
@@ -84,6 +84,11 @@ def diff_runs(befores: Sequence[Run], afters: Sequence[Run]) -> Diff:
         workload=work,
     )
     return replace(diff, findings=findings_of(diff))
+
+
+def _has_other_number(old: Place, new: Place) -> bool:
+    """Whether a line moved within its file; one of a file that was renamed need not have."""
+    return (old.line, old.function) != (new.line, new.function)
 
 
 def _median(runs: Sequence[Run]) -> Run:

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from vramlens.analyses.compare.diff_answer import Diff
 
 _STEPS_SHOWN = 3
+_LEAST_SHARE = 0.001
+"""Of the peak: a smaller change at another moment goes unsaid."""
 
 
 def notes_of(diff: Diff) -> Iterator[str]:
@@ -52,6 +54,9 @@ def _elsewhere(diff: Diff) -> Iterator[str]:
     if not diff.elsewhere:
         return
     line = diff.elsewhere[0]
+    peak = max(diff.before.requested_bytes, diff.after.requested_bytes)
+    if abs(line.most_change_bytes) < _LEAST_SHARE * peak:
+        return
     more = len(diff.elsewhere) - 1
     more_lines = f", and {counted(more, 'more line')}" if more else ""
     change = signed_size(line.most_change_bytes)

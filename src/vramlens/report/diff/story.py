@@ -16,6 +16,7 @@ from vramlens.analyses.compare.diff_findings import (
     signed_size,
     told_apart,
 )
+from vramlens.analyses.leaks.growth import ENOUGH_STEPS
 from vramlens.ground.place import base_name
 from vramlens.report.diff.diff_notes import notes_of
 from vramlens.report.diff.job_parts import job_parts
@@ -34,7 +35,7 @@ from vramlens.report.document import (
     Sentences,
     Table,
 )
-from vramlens.report.leaks.story import program_words
+from vramlens.report.leaks.story import predict_again, program_words
 from vramlens.report.text import DIM
 from vramlens.report.wording import and_more, plain, quoted, visible
 from vramlens.units import counted, format_size
@@ -42,6 +43,7 @@ from vramlens.units import counted, format_size
 if TYPE_CHECKING:
     from vramlens.analyses.compare.diff_answer import CounterChange, Diff, LineChange
     from vramlens.analyses.compare.growth_changes import GrowthChange
+    from vramlens.analyses.explanation import Explanation
     from vramlens.analyses.finding import Finding
 
 _FIGURE_NAMES = ("change", "line", "", "")
@@ -239,7 +241,7 @@ def _growth_words(size_bytes: int | None) -> str:
     """What a step leaves behind."""
     if size_bytes is None:
         return "too few steps"
-    return format_size(size_bytes) if size_bytes else "none"
+    return format_size(size_bytes) if size_bytes else "0"
 
 
 def _line(line: LineChange) -> Figure:
@@ -263,7 +265,7 @@ def _line(line: LineChange) -> Figure:
 def _next(diff: Diff) -> tuple[str, str]:
     """Why, and the command: what to do with the answer."""
     after = quoted(diff.after.source)
-    record = f"vramlens run -o longer.vram {program_words(diff.after.explanation.recording)}"
+    record = _longer_recording(diff.after.explanation)
     if _tells_no_change(diff):
         why = "record a run from before the change and compare it with this one"
         return why, f"vramlens diff BEFORE.vram {after}"
@@ -285,6 +287,14 @@ def _next(diff: Diff) -> tuple[str, str]:
     peak = format_size(diff.counters["allocated"].after_bytes)
     command = f"vramlens check {after} --budget vram.toml --update"
     return f"enforce this limit of {peak} in every pull request", command
+
+
+def _longer_recording(explanation: Explanation) -> str:
+    """The command that records, or predicts, more steps of the run after."""
+    meta = explanation.recording.meta
+    if meta is not None and meta.is_prediction:
+        return predict_again(meta.command, max(2 * explanation.steps.count, ENOUGH_STEPS))
+    return f"vramlens run -o longer.vram {program_words(explanation.recording)}"
 
 
 def _tells_no_change(diff: Diff) -> bool:
