@@ -53,7 +53,7 @@ def test_advice_names_only_verbs_that_exist(make, cause):
 def test_explains_an_error_text(log, capsys):
     assert main(["explain", log]) == 0
     output = capsys.readouterr()
-    assert "256.00 MiB wanted" in output.out
+    assert "tried to allocate 256.00 MiB" in output.out
     assert "\x1b" not in output.out
     assert output.err == ""
 
@@ -104,7 +104,7 @@ def test_reads_standard_input(log):
     with open(log, "rb") as stream:
         done = vramlens("explain", "-", stdin=stream, capture_output=True)
     assert done.returncode == 0
-    assert b"256.00 MiB wanted" in done.stdout
+    assert b"tried to allocate 256.00 MiB" in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -297,7 +297,7 @@ class TestOutputFile:
     def test_writes(self, log, tmp_path, capsys):
         path = tmp_path / "answer.txt"
         assert main(["explain", log, "-o", str(path)]) == 0
-        assert "256.00 MiB wanted" in path.read_text()
+        assert "tried to allocate 256.00 MiB" in path.read_text()
         assert capsys.readouterr().out == ""
         assert sorted(os.listdir(tmp_path)) == ["answer.txt", "train.log"]
 
@@ -377,3 +377,8 @@ class TestStandardOutput:
         )
         assert done.returncode == 0
         done.stdout.decode("ascii")
+
+
+def test_a_log_has_no_modules_to_show(log, capsys):
+    assert main(["explain", log, "--by", "module"]) == 2
+    assert "--by module is only for recordings" in capsys.readouterr().err

@@ -116,7 +116,7 @@ def explain(**options) -> subprocess.CompletedProcess[bytes]:
 
 def test_a_log_that_is_piped_in_is_explained() -> None:
     done = explain(input=b"step 1\n" + ERROR)
-    assert b"256.00 MiB wanted" in done.stdout
+    assert b"tried to allocate 256.00 MiB" in done.stdout
     assert done.stderr == b""
 
 
@@ -191,7 +191,7 @@ def test_a_script_hands_its_input_to_explain(tmp_path: Path) -> None:
     done = subprocess.run(
         ["bash", script], input=ERROR, capture_output=True, timeout=300, check=True, env=environment
     )
-    assert b"256.00 MiB wanted" in done.stdout
+    assert b"tried to allocate 256.00 MiB" in done.stdout
     assert done.stderr == b""
 
 

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vramlens.analyses.error_text.message_sums import least_request
+from vramlens.analyses.error_text.text_headline import OPENING
 from vramlens.analyses.error_text.text_verdict import TextVerdict, explain_message
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.recording_explanation import explain_text
@@ -70,7 +71,8 @@ def finding(found: TextVerdict, slug: str) -> Finding:
 def test_one_mebibyte_short_and_holes_of_unknown_size() -> None:
     found = verdict(SMALL)
     assert (found.wall, found.cause, found.short_by_bytes) == ("device", None, MIB)
-    assert found.headline.startswith("1.00 MiB short on the GPU")
+    assert found.headline.startswith(OPENING)
+    assert found.headline.endswith(": 1.00 MiB short.")
     assert found.expandable_segments == "undecided"
     hint = finding(found, "expandable_segments")
     assert hint.verdict == "possible"
@@ -83,11 +85,23 @@ def test_one_mebibyte_short_and_holes_of_unknown_size() -> None:
 
 def test_the_short_form_gives_the_shortage_and_says_what_it_lacks() -> None:
     found = verdict(SHORT)
-    assert found.headline.startswith("110.44 MiB short")
+    assert found.headline.endswith(": 110.44 MiB short.")
     assert found.short_by_bytes == round(512 * MIB) - round(401.56 * MIB)
     assert (found.wall, found.cause, found.expandable_segments) == ("device", None, None)
     assert any("how much PyTorch had reserved" in unknown for unknown in found.unknowns)
     assert {row.kind for row in found.ledger} == {"free", "unknown"}
+
+
+def test_a_bare_error_says_what_was_tried_and_what_to_do() -> None:
+    found = verdict("CUDA out of memory. Tried to allocate 2.00 GiB.")
+    assert found.headline == "Out of memory: tried to allocate 2.00 GiB."
+    assert "pass the whole log" in (finding(found, "no_figures").fix or "")
+
+
+def test_under_a_limit_memory_outside_pytorch_is_no_advice() -> None:
+    found = verdict(LIMIT)
+    assert found.wall == "process_limit"
+    assert "outside_pytorch" not in {one.id for one in found.findings}
 
 
 def test_another_process_holds_the_device() -> None:
@@ -124,7 +138,7 @@ def test_enough_free_without_a_limit_is_not_explained_away() -> None:
     )
     found = verdict(text)
     assert (found.wall, found.short_by_bytes) == ("unknown", None)
-    assert found.headline.startswith("7.72 GiB free, yet")
+    assert "The GPU had 7.72 GiB free, yet" in found.headline
 
 
 def test_more_live_than_the_device_has_makes_no_ledger() -> None:
@@ -167,11 +181,9 @@ def test_an_error_wrapped_inside_words_gives_the_same_verdict() -> None:
 def test_an_error_that_breaks_off_states_no_shortage() -> None:
     at_limit = verdict(LIMIT[: LIMIT.index(" Of the")])
     assert at_limit.wall == "process_limit"
-    assert at_limit.headline.startswith(
-        "64.00 MiB refused, most likely by this process's limit of 2.00 GiB"
-    )
+    assert "64.00 MiB. Most likely this process's limit of 2.00 GiB refused it" in at_limit.headline
     at_driver = verdict(SMALL[: SMALL.index("non-PyTorch")])
-    assert at_driver.headline.startswith("at least 1.00 MiB short")
+    assert at_driver.headline.endswith(": at least 1.00 MiB short.")
     assert finding(at_driver, "device_full").verdict == "likely"
     unexplained = verdict(LIMIT[: LIMIT.index("2.00 GiB allowed")] + "2.0")
     assert "end of the message is missing" in unexplained.headline
@@ -187,7 +199,7 @@ def test_the_advice_says_the_headline_s_number_and_its_rounding() -> None:
         " free."
     )
     found = verdict(text)
-    assert found.headline.startswith("about 296.96 MiB short")
+    assert found.headline.endswith(": about 296.96 MiB short.")
     fix = finding(found, "device_full").fix or ""
     assert fix.startswith(
         "use 296.96 MiB less (up to 307.20 MiB with the rounding of the printed numbers)"
@@ -432,7 +444,7 @@ def test_many_bytes_in_no_tensor_are_the_likely_cause_and_come_first() -> None:
     (message,) = find_oom_messages(holes("2.00 GiB", "60.12 GiB", "16.10 GiB").encode())
     found = explain_message(message)
     assert found.headline == (
-        "Likely fragmentation, or memory cached for another pool or stream: 16.10 GiB reserved by PyTorch is not in use, 2.00 GiB was requested; 819.20 MiB short"
+        "Out of memory: tried to allocate 2.00 GiB. 16.10 GiB reserved by PyTorch is not in use: likely fragmentation, or memory cached for another pool or stream. The GPU was 819.20 MiB short."
     )
     assert (found.cause, found.expandable_segments) == (
         None,
@@ -448,7 +460,7 @@ def test_many_bytes_in_no_tensor_are_the_likely_cause_and_come_first() -> None:
         holes("512.00 MiB", "1.00 GiB", "1.50 GiB", limit="2.60 GiB allowed; ", free="70.00 GiB")
     )
     assert limited.wall == "process_limit"
-    assert limited.headline.startswith("Likely fragmentation")
+    assert "likely fragmentation" in limited.headline
     assert "over this process" not in limited.headline
 
 

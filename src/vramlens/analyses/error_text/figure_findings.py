@@ -24,7 +24,8 @@ def figure_findings(refusal: Refusal, ledger: tuple[LedgerRow, ...]) -> tuple[Fi
     findings = (
         _oversubscribed(message),
         _unexplained(refusal),
-        _outside_pytorch(message, owners),
+        # The limit is about what PyTorch reserves: what lies outside of it does not count.
+        None if refusal.wall == "process_limit" else _outside_pytorch(message, owners),
         _stray_contexts(owners),
         _unnamed_memory(refusal, ledger),
         _driver_calls(message),
@@ -59,6 +60,14 @@ def _unexplained(refusal: Refusal) -> Finding | None:
             verdict=Verdict.POSSIBLE,
             title="Enough was free right afterwards: others used it for a moment, or the host, WSL or a VM set a limit",
             fix="run it again and watch GPU memory with `vramlens top` and host memory with `free -h`",
+        )
+    if message.free_bytes is None and message.total_bytes is None and message.live_bytes is None:
+        return Finding(
+            id="no_figures",
+            verdict=Verdict.POSSIBLE,
+            title="The message has none of the numbers that show what filled the GPU",
+            fix="pass the whole log, which may have them; or use less memory at this moment (smaller"
+            " batch, checkpointing, no_grad in evaluation)",
         )
     if message.free_bytes is None and message.total_bytes is not None:
         return Finding(

@@ -26,8 +26,8 @@ LIBRARIES |= {
 LIBRARIES |= {"ggml": "llama.cpp", "onnx": "ONNX Runtime", "cupy": "CuPy"}
 FOREIGN = ("jax", "tensorflow", "ggml", "onnx", "cupy")  # their memory is never PyTorch's
 ROOM = (
-    "free memory outside PyTorch's cache: torch.cuda.empty_cache() just before it, or"
-    " torch.cuda.set_per_process_memory_fraction(0.9) at the start"
+    "make room for it: torch.cuda.empty_cache() just before it returns PyTorch's cache to the GPU,"
+    " or torch.cuda.set_per_process_memory_fraction(0.9) at the start limits that cache"
 )
 # By kind: the finding's id, its title, and the fix.
 OUTSIDE_FIXES = {

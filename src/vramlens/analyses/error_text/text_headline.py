@@ -15,7 +15,12 @@ from vramlens.units import format_size
 
 
 def headline_of(refusal: Refusal) -> str:
-    """One sentence that begins with the number, or the fact, that matters first."""
+    """The request first, then the number, or the fact, that matters most, in whole sentences."""
+    text = _headline(refusal)
+    return text if text.endswith(".") else f"{text}."
+
+
+def _headline(refusal: Refusal) -> str:
     message = refusal.message
     if refusal.wall == "host":
         return host_headline(message)
@@ -28,72 +33,82 @@ def headline_of(refusal: Refusal) -> str:
     if message.kind in LIBRARIES:
         return _library_headline(message)
     if message.tried_bytes is None:
-        return "The message says that memory ran out but prints no size"
-    return _request_headline(refusal, message.tried_bytes)
+        return "Out of memory; the message prints no size"
+    tried = format_size(message.tried_bytes)
+    return ". ".join(filter(None, (f"{OPENING} {tried}", _reason(refusal))))
+
+
+OPENING = "Out of memory: tried to allocate"
+"""As of recordings."""
 
 
 def _driver_headline(message: OomMessage) -> str:
-    no_numbers = "the message has none of PyTorch's numbers"
+    no_numbers = "The message has none of PyTorch's numbers"
     if message.tried_bytes is None:
-        return f"The driver reported out of memory without a size; {no_numbers}"
-    return f"The driver refused {format_size(message.tried_bytes)}; {no_numbers}"
+        return f"Out of memory, reported by the driver without a size. {no_numbers}"
+    return f"{OPENING} {format_size(message.tried_bytes)} from the driver. {no_numbers}"
 
 
 def _engine_headline(message: OomMessage) -> str:
     start = VLLM_START.search(message.text) if message.kind == "vllm" else None
     if start is None:
-        return f"{LIBRARIES[message.kind]}'s share of the GPU has no memory left for its KV cache"
+        return (
+            f"Out of memory: {LIBRARIES[message.kind]}'s share of the GPU has nothing left for its"
+            " KV cache"
+        )
     free, total, share, wanted_size = start.groups()
-    return f"{free} of {total} are free, and vLLM wants {wanted_size} ({share} of the GPU) to start"
+    return (
+        f"Out of memory: {free} of {total} are free, and vLLM wants {wanted_size} ({share} of the"
+        " GPU) to start"
+    )
 
 
 def _library_headline(message: OomMessage) -> str:
     could = "may have been" if message.verdict == Verdict.POSSIBLE else "was"
     outside = f"refused to {LIBRARIES[message.kind]}, which allocates outside PyTorch's cache"
     if message.tried_bytes is None:
-        return f"Memory {could} {outside}; the message does not say how much"
-    return f"{format_size(message.tried_bytes)} {could} {outside}"
+        return f"Out of memory: memory {could} {outside}. The message does not say how much"
+    return f"Out of memory: {format_size(message.tried_bytes)} {could} {outside}"
 
 
-def _request_headline(refusal: Refusal, tried_bytes: int) -> str:
+def _reason(refusal: Refusal) -> str:
+    """Why the request was refused, with the numbers; "" where the message has none."""
     message, wall = refusal.message, refusal.wall
-    wanted_size = f"{format_size(tried_bytes)} wanted"
     free = f"{format_size(message.free_bytes)} free" if message.free_bytes is not None else ""
     holes = likely_holes(message, wall)
     if holes:
-        return _holes_headline(refusal, holes, tried_bytes)
+        return _holes_reason(refusal, holes)
     if wall == "process_limit":
-        return _limit_headline(refusal, tried_bytes, free)
+        return _limit_reason(refusal, free)
     if not refusal.shortage and free and wall == "unknown":
-        return f"{free}, yet the driver refused {format_size(tried_bytes)}: {_why_unknown(message)}"
-    lack = _lack(refusal)
+        return f"The GPU had {free}, yet the driver refused it: {_why_unknown(message)}"
     if wall == "other_process":
-        return f"{lack} because {_others_use(refusal)}: {wanted_size}, {free}"
+        return f"{_others_use(refusal)}, and the GPU had {free}: {_lack(refusal)}"
     of_total = f" of {format_size(message.total_bytes)}" if message.total_bytes is not None else ""
     if not free:
-        return f"{wanted_size}{of_total} and refused"
-    return f"{lack} on the GPU: {wanted_size}, {free}{of_total}"
+        return f"The message does not say how much{of_total} was free" if of_total else ""
+    return f"The GPU had {free}{of_total}: {_lack(refusal)}"
 
 
-def _holes_headline(refusal: Refusal, holes: int, tried_bytes: int) -> str:
-    lack = f"; {refusal.shortage} short" if refusal.shortage else ""
+def _holes_reason(refusal: Refusal, holes: int) -> str:
+    lack = f". The GPU was {refusal.shortage} short" if refusal.shortage else ""
     return (
-        f"Likely fragmentation, or memory cached for another pool or stream: {format_size(holes)} "
-        f"reserved by PyTorch is not in use, {format_size(tried_bytes)} was requested{lack}"
+        f"{format_size(holes)} reserved by PyTorch is not in use: likely fragmentation, or memory"
+        f" cached for another pool or stream{lack}"
     )
 
 
-def _limit_headline(refusal: Refusal, tried_bytes: int, free: str) -> str:
+def _limit_reason(refusal: Refusal, free: str) -> str:
     limit = f"this process's limit of {format_size(refusal.message.allowed_bytes or 0)}"
-    room = f", while the device had {free}" if free else ""
+    room = f", while the GPU had {free}" if free else ""
     if not refusal.shortage:
-        return f"{format_size(tried_bytes)} refused, most likely by {limit}{room}"
-    return f"{refusal.shortage} over {limit}: {format_size(tried_bytes)} wanted{room}"
+        return f"Most likely {limit} refused it{room}"
+    return f"The request is {refusal.shortage} over {limit}{room}"
 
 
 def _lack(refusal: Refusal) -> str:
     if not refusal.shortage:
-        return "Short by less than the rounding of the printed numbers"
+        return "short by less than the rounding of the printed numbers"
     return f"{refusal.shortage} short"
 
 
@@ -105,6 +120,6 @@ def _why_unknown(message: OomMessage) -> str:
 
 def _others_use(refusal: Refusal) -> str:
     if not refusal.owners.others:
-        return "other processes use the device"
+        return "Other processes use the GPU"
     pid, process_bytes = refusal.largest_other
-    return f"process {pid} uses {format_size(process_bytes)} of the device"
+    return f"Process {pid} uses {format_size(process_bytes)} of the GPU"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from vramlens.analyses.leaks.recorded_leak import are_mostly_sure
 from vramlens.ground.quoted_code import without_comment
 from vramlens.ground.verdict import Verdict
-from vramlens.ground.vocabulary import Cause
+from vramlens.ground.vocabulary import Cause, LedgerKind
 from vramlens.report.document import Figure, size_figure
 from vramlens.report.explain.origin import higher_before
 from vramlens.report.wording import (
@@ -165,7 +165,7 @@ def _failure_sentences(
 ) -> Iterator[str]:
     """Yields what refused the request and why, who asked for it and where."""
     is_memory = all(finding.id != "not_memory" for finding in explanation.findings)
-    if is_memory and (wall := _WALLS.get(oom.wall, _WALLS["unknown"])):
+    if is_memory and (wall := _wall_words(explanation, oom)):
         yield wall
     if oom.cause is not None:
         yield _cause_words(explanation, oom, oom.cause)
@@ -180,6 +180,16 @@ def _failure_sentences(
         yield _last_of_several(explanation, oom)
     if oom.others:
         yield oom.others
+
+
+def _wall_words(explanation: Explanation, oom: OomVerdict) -> str:
+    """What refused the request; of other processes how much they use, unless the headline says it."""
+    if oom.wall != "other_process":
+        return _WALLS.get(oom.wall, _WALLS["unknown"])
+    if "Process " in oom.headline:
+        return ""
+    used = sum(row.bytes for row in explanation.ledger if row.kind == LedgerKind.OTHER_PROCESSES)
+    return f"Other processes use {format_size(used)} of the GPU" if used else _WALLS[oom.wall]
 
 
 def _cause_words(explanation: Explanation, oom: OomVerdict, cause: str) -> str:
@@ -238,7 +248,9 @@ def failure_figures(explanation: Explanation) -> tuple[Figure, ...]:
             (oom.largest_free_bytes, f"{largest} for this request"),
             (oom.free_bytes, "free on the GPU"),
         ]
-    return tuple(size_figure(size, words) for size, words in numbers if size is not None)
+    figures = tuple(size_figure(size, words) for size, words in numbers if size is not None)
+    # Of a message without other numbers the headline has said it.
+    return () if oom.requested_bytes is None and len(figures) == 1 else figures
 
 
 _Number = tuple[int | None, str]

@@ -310,6 +310,11 @@ def _drawn(explanation: Explanation | Profile, arguments: argparse.Namespace) ->
         raise UsageError("--sort is only for PyTorch profiler traces")
     if arguments.by is not None and arguments.by not in _GROUPINGS:
         raise UsageError(f"--by {arguments.by} is only for PyTorch profiler traces")
+    facts = explanation.recording
+    if arguments.by is not None and explanation.heap is None and not facts.events:
+        raise UsageError(
+            f"--by {arguments.by} is only for recordings; {facts.source} has no events"
+        )
     if arguments.format in _ANNOTATIONS:
         return _annotated(explanation.recording.source, explanation.findings, arguments)
     return drawn(
