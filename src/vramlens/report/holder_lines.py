@@ -19,7 +19,7 @@ _NARROWEST_NAME = 12
 _NOTE = 16
 _UNDERSTOOD = 3
 """Size, share and name need no header."""
-_UNITS = {"count": "x", "inferred": " inferred"}
+_UNITS = {"count": "x", "backward": " backward"}
 """How figures stand without a header."""
 
 
@@ -62,12 +62,26 @@ def _figure_columns(holders: HeldMemory, width: int, is_headed: bool) -> Iterato
     for name, cells in holders.figures():
         if name == "count" and width < _WIDTH_FOR_COUNTS:
             continue
-        if name == "inferred" and not holders.has_meanings:
+        if name == "backward" and not holders.has_meanings:
             continue
+        header = name
+        if name == "size":
+            header, cells = _indented(holders, name, cells)
         unit = _UNITS.get(name, "")
         yield right(
-            [name, *cells] if is_headed else ["", *(cell and cell + unit for cell in cells)]
+            [header, *cells] if is_headed else ["", *(cell and cell + unit for cell in cells)]
         )
+
+
+def _indented(holders: HeldMemory, header: str, sizes: list[str]) -> tuple[str, list[str]]:
+    """The sizes, those that are a part of the row above to the right of the others, which add up."""
+    are_parts = [bool(row.depth) and not holders.nested for row in holders.lines()]
+    if not any(are_parts):
+        return header, sizes
+    cells = [
+        size if is_part else f"{size}  " for size, is_part in zip(sizes, are_parts, strict=True)
+    ]
+    return f"{header}  ", cells
 
 
 def _note_columns(

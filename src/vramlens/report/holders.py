@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from vramlens.trace import Frame
 
 MOST_FRAMES = 12
-_INFERRED = "inferred: requested by the backward pass of that line"
+_INFERRED = "backward: requested by the backward pass of that line"
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ class HeldMemory(Part):
             share(row.inferred_bytes, row.bytes) if row.inferred_bytes else "" for row in rows
         ]
         if any(inferred):
-            yield "inferred", inferred
+            yield "backward", inferred
 
     @property
     def cut_note(self) -> str:
@@ -122,7 +122,7 @@ class HeldMemory(Part):
 
     @property
     def inferred_note(self) -> str:
-        """What "inferred" means; "" where no row shown has such bytes."""
+        """What "backward" means; "" where no row shown has such bytes."""
         return _INFERRED if any(row.inferred_bytes for row in self.top_rows()) else ""
 
 

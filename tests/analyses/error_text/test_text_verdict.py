@@ -400,8 +400,9 @@ def test_a_likely_limit_comes_with_how_to_raise_it_and_the_platforms_own_setting
         " alone: the rest of the step may need more, and only a recording tells how much"
     )
     assert _found(HIP_LIMIT, "unnamed_memory") is None
-    assert _found(HIP_LIMIT, "expandable_segments").fix.startswith(
-        "try PYTORCH_HIP_ALLOC_CONF=expandable_segments:True: "
+    assert (
+        _found(HIP_LIMIT, "expandable_segments").fix
+        == "try PYTORCH_HIP_ALLOC_CONF=expandable_segments:True"
     )
 
 

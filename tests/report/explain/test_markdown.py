@@ -83,8 +83,8 @@ def test_what_is_to_be_typed_is_code(text, shown):
 
 def test_inferred_bytes_are_explained():
     text = markdown(run())
-    assert "| size | share | count | inferred | line | mostly |" in text
-    assert text.count("\n\ninferred: requested by the backward pass of that line\n\n") == 1
+    assert "| size | share | count | backward | line | mostly |" in text
+    assert text.count("\n\nbackward: requested by the backward pass of that line\n\n") == 1
 
 
 def test_a_next_step_without_a_command_is_a_sentence():

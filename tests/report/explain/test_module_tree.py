@@ -106,7 +106,7 @@ def test_modules_below_a_line_that_holds_most() -> None:
     assert lora is not None
     below = [row for row in table_of(lora, "line").rows if row.depth]
     assert below[0].name.endswith("model.layers.{1-11}")
-    assert below[0].label == "of it: ….model.layers.{1-11}"
+    assert below[0].label == "of it: …model.layers.{1-11}"
     without_modules = replace(lora, modules_below_line={})
     below = [row for row in table_of(without_modules, "line").rows if row.depth]
     assert below[0].name.startswith("loss_utils.py:40")

@@ -191,13 +191,13 @@ def test_bytes_without_a_line_are_a_row():
 
 def test_inferred_bytes_are_marked():
     header, row = [
-        line for line in lines_of(run(), 120) if " inferred " in line or "forward_4 " in line
+        line for line in lines_of(run(), 120) if " backward " in line or "forward_4 " in line
     ][:2]
     assert "19%" in row
-    assert header.index("inferred") < row.index("19%") + len("inferred")
-    assert "inferred: requested by the backward pass of that line" in text_of(run())
-    assert "inferred" not in text_of(run(), top=3)
-    assert "inferred" not in text_of(run(), by="phase")
+    assert header.index("backward") < row.index("19%") + len("backward")
+    assert "backward: requested by the backward pass of that line" in text_of(run())
+    assert "backward: " not in text_of(run(), top=3)
+    assert "backward: " not in text_of(run(), by="phase")
 
 
 def test_inferred_bytes_have_no_column_where_nothing_says_what_they_are():
@@ -205,9 +205,9 @@ def test_inferred_bytes_have_no_column_where_nothing_says_what_they_are():
     holders = next(part for part in parts if isinstance(part, HeldMemory))
     layout = Layout(120)
     shown = "\n".join(line.plain for line in holder_lines(holders, layout))
-    assert shown.count("inferred") == 2
+    assert shown.count("backward") == 3
     bare = replace(holders, has_meanings=False)
-    assert "inferred" not in "\n".join(line.plain for line in holder_lines(bare, layout))
+    assert "backward" not in "\n".join(line.plain for line in holder_lines(bare, layout))
 
 
 def test_a_lower_bound_says_so_beside_the_number():

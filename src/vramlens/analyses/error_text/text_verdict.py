@@ -160,7 +160,7 @@ def _undecided_hint(message: OomMessage, evidence: list[str]) -> Finding:
         f"expandable_segments may help: {where}",
         holes or None,
         evidence=tuple(evidence),
-        fix=f"try {setting}=expandable_segments:True: {where}",
+        fix=f"try {setting}=expandable_segments:True",
     )
 
 

@@ -110,6 +110,8 @@ def _largest_use(facts: HeadlineFacts) -> str:
     use = facts.largest_use
     if use is None or facts.cause == Cause.FRAGMENTATION:
         return ""
+    if facts.capacity_bytes is not None and facts.failure.request.size_bytes > facts.capacity_bytes:
+        return ""  # the request alone is too large, whatever is in use
     if _is_leak(facts) and use.place == facts.leaks[0].place:
         return ""
     kind = "one tensor"
@@ -138,7 +140,8 @@ def _step_needs(facts: HeadlineFacts) -> str:
     need, capacity = facts.need, facts.capacity_bytes
     if need is None or need.basis is None or capacity is None:
         return ""
-    if need.high_bytes is None and need.low_bytes <= capacity:
+    is_open = need.high_bytes is None or need.is_wide
+    if is_open and need.low_bytes <= capacity:
         return ""  # so much would have fitted: it says nothing
     roughly = "about " if facts.is_rough else ""
     limit = "the limit is" if facts.wall == Wall.PROCESS_LIMIT else "PyTorch could reserve"
@@ -159,7 +162,7 @@ def _needed(need: Need) -> str:
         needed = format_size(need.limit_bytes or need.peak_reserved_bytes)
         return f"{needed} to finish"
     low = format_size(need.low_bytes)
-    if need.high_bytes is None:
+    if need.high_bytes is None or need.is_wide:
         return f"at least {low}"
     return f"between {low} and {format_size(need.high_bytes)} to finish"
 

@@ -17,6 +17,9 @@ ADVICE = (
 """What people are told to try when memory ran out."""
 
 
+_WIDE = 2.0
+
+
 @dataclass(frozen=True, slots=True)
 class Need:
     """What the step that failed would have needed to finish, as reserved bytes under the recorded
@@ -51,6 +54,13 @@ class Need:
     reason: str = ""
     limit_bytes: int | None = None
     floor_bytes: int | None = None
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether the range is so wide that only its lower end is worth a word."""
+        if self.peak_reserved_bytes is not None or self.high_bytes is None:
+            return False
+        return self.high_bytes > _WIDE * self.low_bytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,7 +62,7 @@ def _as_point(batch: SmallerBatch, capacity_bytes: int, *, lasting: bool) -> Fin
     return Finding(
         id="smaller_batch",
         verdict=Verdict.LIKELY if lasting else Verdict.POSSIBLE,
-        title=f"a batch {batch.share:.2f}x this size fits: {peak}",
+        title=f"a batch {batch.share:.2f}x this size fits",
         bytes=batch.peak_reserved_bytes,
         evidence=(
             "the same requests were replayed at that batch size; what does not depend on the "
@@ -124,7 +124,7 @@ def _as_range(bounds: StepBounds, share: float, capacity_bytes: int, evidence: s
     return Finding(
         id="smaller_batch",
         verdict=Verdict.LIKELY,
-        title=f"a batch {share:.2f}x this size fits: {peak}; {largest}",
+        title=f"a batch {share:.2f}x this size fits",
         bytes=at_most_bytes,
         evidence=(evidence,),
         fix=fix,

@@ -72,7 +72,7 @@ def limit_advice(view: Attribution, oom: OomVerdict, need: Need, outlook: Outloo
     caveat = _caveat(view, oom, need, outlook)
     if most is not None and need.low_bytes > most:
         return LimitAdvice(None, need.low_bytes, _needs(need), most_bytes=most)
-    if need.high_bytes is None:
+    if need.high_bytes is None or need.is_wide:
         least = _with_request_bytes(need, oom)
         needs = _needs(need)
         if least is not None:
@@ -83,11 +83,12 @@ def limit_advice(view: Attribution, oom: OomVerdict, need: Need, outlook: Outloo
             None, least or _least(need), needs, is_of_request=is_of_request, caveat=caveat
         )
     size = limit_for(need, outlook)
-    margin = f"{_spare(need, outlook)}x that leaves room"
+    which = "what" if format_size(need.high_bytes) == format_size(_least(need)) else "the most that"
+    margin = f"{_spare(need, outlook)}x {which} this step needs"
     if not outlook.lasting:
-        margin += " for later steps"
+        margin += ", as later steps may be larger"
     if most is not None and most < size:
-        size, margin = most, "the limit is all that it can have"
+        size, margin = most, "all that it can have"
     is_least = outlook.growing or outlook.climbing
     return LimitAdvice(
         size, _least(need), _needs(need), margin=margin, is_least=is_least, caveat=caveat
@@ -97,9 +98,9 @@ def limit_advice(view: Attribution, oom: OomVerdict, need: Need, outlook: Outloo
 def _caveat(view: Attribution, oom: OomVerdict, need: Need, outlook: Outlook) -> str:
     """What may fill a higher limit, too."""
     if oom.cause == Cause.LEAK:
-        return "What earlier steps left will grow and fill that, too"
+        return "What earlier steps left will grow and fill that limit too"
     if outlook.growing:
-        return f"Memory grew {growth_by_steps(view)} and may fill that, too"
+        return "Memory was still growing, so it may fill that limit too"
     if outlook.climbing and need.high_bytes is not None:
         return "Steps needed more and more so far, so later ones may need more than that"
     if outlook.is_kept_by_passes(need):
@@ -120,7 +121,7 @@ def with_limit(
             f" {format_size(advice.most_bytes)} of the GPU"
         )
         return replace(finding, fix=fix)
-    fix = _raise_to(advice, oom, view.trace.total_bytes.get(view.device.device))
+    fix = _raise_to(advice, view.trace.total_bytes.get(view.device.device))
     return replace(finding, fix=". ".join(filter(None, (fix, advice.caveat))))
 
 
@@ -130,17 +131,13 @@ def growth_by_steps(view: Attribution) -> str:
     return "from one repetition to the next" if is_pattern else "from step to step"
 
 
-def _raise_to(advice: LimitAdvice, oom: OomVerdict, total: int | None) -> str:
+def _raise_to(advice: LimitAdvice, total: int | None) -> str:
     """How far to raise the limit, and what for."""
     if advice.bytes is None:
-        free = f". The GPU has {format_size(oom.free_bytes)} free" if oom.free_bytes else ""
-        return (
-            f"raise this process's limit, or remove it with {_SETS_LIMIT}(1.0):"
-            f" {advice.needs}{free}"
-        )
+        return f"raise this process's limit, or remove it with {_SETS_LIMIT}(1.0): {advice.needs}"
     least = "at least " if advice.is_least else ""
     size, call = format_size(advice.bytes), _call(advice.bytes, total)
-    return f"raise this process's limit to {least}{size}{call}; {advice.needs}; {advice.margin}"
+    return f"raise this process's limit to {least}{size} ({advice.margin}){call}; {advice.needs}"
 
 
 def _with_request_bytes(need: Need, oom: OomVerdict) -> int | None:
@@ -183,13 +180,13 @@ def has_room(oom: OomVerdict, need: Need, outlook: Outlook) -> bool:
 def _call(size: int, total: int | None) -> str:
     """The statement that sets the limit."""
     if not total:
-        return f" ({_SETS_LIMIT})"
+        return f" with {_SETS_LIMIT}"
     return f" with {_SETS_LIMIT}({memory_fraction(size, total)})"
 
 
 def _needs(need: Need) -> str:
     """The step's need in words: a point, a range, or the least."""
-    if need.high_bytes is None:
+    if need.high_bytes is None or need.is_wide:
         is_point = need.peak_reserved_bytes is not None
         return f"this step needs {'' if is_point else 'at least '}{format_size(_least(need))}"
     high = format_size(need.high_bytes)

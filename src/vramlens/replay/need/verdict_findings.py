@@ -334,12 +334,14 @@ def _expandable_fails(row: SettingVerdict) -> Finding:
         if row.failed_bytes
         else "the run still fails"
     )
+    title = f"in a replay with it, {failed}{reserved}"
     if row.dies_after_bytes:
-        failed = f"the run {_how_far(row)}"
+        later = format_size(row.dies_after_bytes)
+        title = f"it only delays the failure. In a replay the run fails {later} of requests later"
     return Finding(
         id="expandable_segments",
         verdict=Verdict.NOT_A_PROBLEM,
-        title=f"expandable_segments will not help: in a replay with it, {failed}{reserved}",
+        title=f"expandable_segments will not help: {title}",
         bytes=0,
         evidence=(
             "the replay takes the recorded requests, then those of an earlier step for the rest",
@@ -395,8 +397,7 @@ def _carries(rows: Sequence[SettingVerdict], variable: str, capacity: int | None
             "the replay takes the recorded requests, then those of an earlier step for the rest",
             *([f"so {verb} {', '.join(also)}"] if also else []),
         ),
-        fix=f"run with {assignment(variable, best.conf)}: this step then finishes with "
-        f"{reserved}{of_limit} reserved",
+        fix=f"run with {assignment(variable, best.conf)}",
     )
 
 
@@ -442,7 +443,7 @@ def _how_far(row: SettingVerdict) -> str:
         return "changes nothing"
     if row.dies_after_bytes:
         later = format_size(row.dies_after_bytes)
-        return f"gets past this request but fails after {later} of later requests"
+        return f"only delays the failure: it fails {later} of requests later"
     if not row.peak_reserved_bytes and row.failed_bytes:
         return f"the first request, {format_size(row.failed_bytes)}, fails"
     return (

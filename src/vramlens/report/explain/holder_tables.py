@@ -156,7 +156,7 @@ def _end_of_path(path: str) -> str:
     while len(parts) > 1 and len(".".join(parts)) > _WIDEST_PATH:
         del parts[0]
     end = ".".join(parts)
-    return end if end == path else f"….{end}"
+    return end if end == path else f"…{end}"
 
 
 def _lines(heap: Heap) -> tuple[HolderRow, ...]:

@@ -180,7 +180,7 @@ def _gradients_beside(forward_bytes: int, progress: Progress | None) -> int:
 def _words(progress: Progress, *, is_first: bool) -> str:
     forward_pass = "the first forward pass" if is_first else "this forward pass"
     block = f"block {progress.done + 1} of {progress.blocks}"
-    return f"{forward_pass} had come to {progress.path}, {block}"
+    return f"{forward_pass} had reached {progress.path}, {block}"
 
 
 def _passes_pile_up(view: Attribution, alive: NDArray[np.int64], event: int) -> bool:
