@@ -262,3 +262,13 @@ def test_a_card_too_small_for_what_is_sure_is_a_no(sure_bytes: int | None) -> No
 def test_a_prediction_keeps_its_settings_as_they_are() -> None:
     text = text_of(tune_trace(predicted_trace(None), confs=[""]))
     assert text.startswith("Keep the settings as they are: they reserve")
+
+
+def test_a_peak_above_the_card_that_it_fits_is_that_of_any_size() -> None:
+    tuning = tune_trace(read(data_of("recordings/gpt_varlen")), cards=[6 * GIB], confs=())
+    text = text_of(tuning)
+    shown = any(card.fits is not False for card in tuning.tried[0].cards)
+    assert shown == ("unlimited peak: what is reserved where there is room." in text)
+    roomy = text_of(tune_trace(read(data_of("recordings/gpt_varlen")), cards=[80 * GIB], confs=()))
+    assert "unlimited peak" not in roomy
+    assert "peak reserved" in roomy

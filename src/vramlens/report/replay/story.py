@@ -30,7 +30,7 @@ _WORDS = ("outcome", "basis", "smallest card", "setting")
 # What says nothing where every row says it.
 _DULL = {"change": {""}, "retries": {"0"}, "failed": {"0"}, "outcome": {"completes", "completed"}}
 
-STEP_FINISHES, STEP_FAILS = "step finishes", "fails later"
+STEP_FINISHES, STEP_FAILS, GETS_PAST = "step finishes", "fails later", "gets past it"
 STEP_LEGEND = (
     (
         STEP_FINISHES,
@@ -39,6 +39,14 @@ STEP_LEGEND = (
     (
         STEP_FAILS,
         "fails later: the failed request fits, and a later one of the step does not",
+    ),
+    (
+        GETS_PAST,
+        "gets past it: the failed request fits; whether the rest of the step does is unknown",
+    ),
+    (
+        "unknown",
+        "unknown: it depends on where the driver places segments, or on the exact limit",
     ),
 )
 """What an outcome says of the step behind the failed request, by the word of ``explain``."""
@@ -237,7 +245,7 @@ def _change_words(row: WhatIf, recorded_bytes: int) -> str:
 def outcome_words(row: WhatIf) -> str:
     """What would have become of the program."""
     if row.past_failure:
-        return "gets past it"
+        return GETS_PAST
     return {False: "completes", True: "out of memory", None: "unknown"}[row.oom]
 
 

@@ -218,6 +218,8 @@ def _table_parts(tuning: Tuning, count: int) -> Iterator[Part]:
         yield aside(and_more(hidden, "setting", "--all"))
     if tuning.inert:
         yield aside(_INERT)
+    if has_cards and _exceeds_a_card(listed_rows):
+        yield aside(_MEANING_OF_PEAK)
     if has_cards and tuning.outside_bytes is not None:
         yield aside(_outside_words(tuning.outside_bytes))
     if any(map(_is_above_limit, shown)):
@@ -276,9 +278,10 @@ def _name(tuning: Tuning, tuned: Tuned) -> str:
 def _card_table(tuning: Tuning, listed_rows: Sequence[Tuned]) -> Table:
     """On which cards each setting fits; without room for all of them, the smallest alone."""
     on_cards = [f"on {card_words(card.size_bytes)}" for card in tuning.tried[0].cards]
-    names = ["peak reserved", "retries", *on_cards, "setting"]
+    peak_name = _PEAK_OF_ANY_SIZE if _exceeds_a_card(listed_rows) else "peak reserved"
+    names = [peak_name, "retries", *on_cards, "setting"]
     rows = [_card_row(tuning, tuned, [_fit(card) for card in tuned.cards]) for tuned in listed_rows]
-    narrow_names = ["peak reserved", "retries", "smallest card", "setting"]
+    narrow_names = [peak_name, "retries", "smallest card", "setting"]
     narrow_rows = [_card_row(tuning, tuned, [_smallest_fit(tuned)]) for tuned in listed_rows]
     legend = legend_of(tuning, listed_rows)
     has_several = len(on_cards) > 1
@@ -289,6 +292,23 @@ def _card_table(tuning: Tuning, listed_rows: Sequence[Tuned]) -> Table:
         if has_several
         else None,
         least_width=_figures_width([names, *rows]),
+    )
+
+
+_PEAK_OF_ANY_SIZE = "unlimited peak"
+_MEANING_OF_PEAK = (
+    "unlimited peak: what is reserved where there is room. On a smaller card, PyTorch returns its"
+    " cache to the driver first, and so reserves less."
+)
+
+
+def _exceeds_a_card(rows: Sequence[Tuned]) -> bool:
+    """Whether a row reserves more than a card has that it fits, or may fit."""
+    return any(
+        tuned.row.peak_reserved_bytes > card.size_bytes
+        for tuned in rows
+        for card in tuned.cards
+        if card.fits is not False
     )
 
 
