@@ -204,3 +204,12 @@ def test_names_from_a_file_forge_nothing(form):
 def test_a_form_is_one_of_them(capsys):
     assert main(["explain", str(DATA / "captured/oom_forward.vram"), "--format", "xml"]) == 2
     assert main(["explain", "x.vram", "--json", "--format", "gcc"]) == 2
+
+
+def test_a_path_is_written_without_dots() -> None:
+    """As a program that was started from another folder was recorded."""
+    place = Place("/home/me/runs/../code/train.py", 24, "train")
+    claim = Finding("leak", Verdict.LIKELY, f"64.00 KiB per step, at {place}", place=place)
+    text = annotated("gcc", "run.vram", [claim], {"GITHUB_WORKSPACE": "/elsewhere"})
+    assert text.startswith("/home/me/code/train.py:24:1: ")
+    assert ".." not in text

@@ -92,20 +92,29 @@ def _annotation(finding: Finding, root: str) -> Annotation:
     if finding.place is not None:
         inside = relative_to(finding.place.file, root)
         is_inside = inside is not None
-        file = visible(inside or finding.place.file)
-    words = [sentence(visible(text)) for text in finding.evidence]
+        file = visible(inside or _without_dots(finding.place.file))
+    texts = [finding.title, *finding.evidence, *filter(None, [finding.fix])]
+    if finding.place is not None:  # their sentences name the line as it was recorded
+        old, new = finding.place.file, _without_dots(finding.place.file)
+        texts = [text.replace(old, new) for text in texts]
+    title, *words = [visible(texts[0]), *(sentence(visible(text)) for text in texts[1:])]
     if finding.fix:
-        words.append(f"Do: {sentence(visible(finding.fix))}")
+        words[-1] = f"Do: {words[-1]}"
     return Annotation(
         id=finding.id,
         level=_level(finding),
         file=file,
         is_inside=is_inside,
         line=(finding.place.line or None) if finding.place is not None else None,
-        title=visible(finding.title),
+        title=title,
         words=tuple(words),
         verdict=str(finding.verdict),
     )
+
+
+def _without_dots(file: str) -> str:
+    """A path without ``..``; a name that is no path (``<stdin>``, a Windows path here) stays as it is."""
+    return os.path.normpath(file) if "/" in file else file
 
 
 def _level(finding: Finding) -> Level:
