@@ -82,12 +82,21 @@ def growth_words(leak: Leak, where: str = "") -> str:
         where: on which device, or at which line.
     """
     if _is_of_nodes(leak):
-        return f"autograd nodes without data{where}, {leak.nodes:,} so far"
+        return (
+            f"its autograd graph grows{_nodes_per_step(leak)}{where}, {leak.nodes:,} nodes so far"
+            " (host memory, no tensors)"
+        )
     total = format_size(leak.bytes)
     outside = ", outside PyTorch" if leak.kind == "external" else ""
     if not leak.steps:
         return f"{total}{where} over the recording{outside}"
     return f"{_rate_words(leak)}{where}, {total} so far{_steps_words(leak)}{outside}"
+
+
+def _nodes_per_step(leak: Leak) -> str:
+    """By how many autograd nodes a step makes a graph longer; "" where that is no whole number."""
+    nodes = round(leak.nodes / leak.steps)
+    return f" by {counted(nodes, 'node')} per step" if nodes else ""
 
 
 def _is_of_nodes(leak: Leak) -> bool:
@@ -189,7 +198,7 @@ def _keeps(leak: Leak) -> str:
         how_often = "of every step" if _is_of_every_step(leak) else "per step on average"
         return f"keeps {counted(max(tensors, 1), 'tensor')} {how_often}"
     if not tensors:
-        return "keeps the autograd graph of every step, without its tensors"
+        return f"its graph grows{_nodes_per_step(leak)} (host memory, no tensors)"
     freed = " (backward has freed the saved ones)" if leak.is_freed else ""
     return f"keeps the autograd graph of every step, each with {counted(tensors, 'tensor')}{freed}"
 

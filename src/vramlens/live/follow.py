@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from time import thread_time
 from types import FrameType
 from typing import Any
@@ -52,6 +53,7 @@ class LeakFollower:
         self._ends_a_step = allocate_lock()
         self._begins_anew = False
         self._asked: list[OwnEvent] = []
+        self._has_ended = False
 
     @harmless("counting calls of the model")
     def torch_is_there(self, torch: Any) -> None:
@@ -180,6 +182,7 @@ class LeakFollower:
     def program_ended(self) -> None:
         """Looks for the last time, while the variables are there that the program ended with."""
         self.stop()
+        self._has_ended = True
         is_rest_judged = False
         if self._training is not None and self._watch is not None:
             is_rest_judged = self._watch.can_tell
@@ -238,6 +241,7 @@ class LeakFollower:
         if report is None:
             say_sentences(f"--leaks: {NO_STEP}")
             return
+        report = replace(report, has_ended=self._has_ended)
         sys.stderr.write(f"{report_text(report, answer_width(sys.stderr))}\n")
         sys.stderr.flush()
         self._tell_cost()

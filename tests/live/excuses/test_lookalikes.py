@@ -27,7 +27,8 @@ from vramlens.live.holder.keeper import Keeper, Statements
 from vramlens.live.source.source_stores import Store, read_source
 
 RULES = {
-    "a ring buffer: its index is a remainder": "x[i % 8] = new",
+    "holds at most 8 entries: its index is taken modulo 8": "x[i % 8] = new",
+    "a ring buffer: its index is a remainder": "x[i % len(x)] = new",
     "a ring buffer: i starts over": "if i == 8:\n    i = 0\nx[i] = new",
     "it grows only as long as len(x) < 8": "if len(x) < 8:\n    x.append(new)",
     "it is cut to length each time": "x = (x + [new])[-8:]",

@@ -44,6 +44,7 @@ from vramlens.live.source.expression_forms import (
     exclude_each_other,
     has_remainder,
     is_of_small_set,
+    modulus_of,
     moves_to_cpu,
 )
 from vramlens.live.source.expressions import (
@@ -262,7 +263,11 @@ def _ring(evidence: Evidence) -> str:
     store = evidence.store
     if store.how != "item" or store.key is None:
         return ""
-    turns = [_turn_of(part, evidence) for part in _changing_parts(store.key)]
+    parts = _changing_parts(store.key)
+    size = modulus_of(parts[0]) if len(parts) == 1 else None
+    if size is not None:
+        return f"holds at most {size:,} entries: its index is taken modulo {size:,}"
+    turns = [_turn_of(part, evidence) for part in parts]
     return f"a ring buffer: {turns[0]}" if turns and all(turns) else ""
 
 

@@ -98,6 +98,7 @@ class LeakReport:
         gone: what grew while steps ended and is not there any more; None where nothing did.
         gone_early: the same, but it was seen last when many steps were to come: it only tells on an
             earlier look.
+        has_ended: whether the program had ended.
         unexplained: what grew and is in no leak or look-alike; None where all is accounted for.
     """
 
@@ -113,6 +114,7 @@ class LeakReport:
     gone: Gone | None = None
     gone_early: Gone | None = None
     unexplained: Unexplained | None = None
+    has_ended: bool = False
 
     @property
     def found(self) -> tuple[LiveLeak, ...]:

@@ -103,7 +103,8 @@ def _no_leak_lines(report: LeakReport, possible: Sequence[LiveLeak]) -> Iterator
             "warm-up."
         )
         return
-    live = f"{format_size(report.live_bytes)} in use by tensors."
+    ended = " now that the program has ended" if report.has_ended else ""
+    live = f"{format_size(report.live_bytes)} in use by tensors{ended}."
     watched = f"{counted(report.steps, 'step')} watched, {live}"
     if possible:
         answer = _possible_text(possible)

@@ -57,6 +57,14 @@ def is_operation(node: ast.AST, *operators: type[ast.operator]) -> bool:
     return isinstance(node, ast.BinOp) and isinstance(node.op, operators)
 
 
+def modulus_of(expression: ast.expr) -> int | None:
+    """The number of ``i % 8``; None of anything else."""
+    if not isinstance(expression, ast.BinOp) or not isinstance(expression.op, ast.Mod):
+        return None
+    number = expression.right.value if isinstance(expression.right, ast.Constant) else None
+    return number if type(number) is int and number > 0 else None
+
+
 def has_remainder(expression: ast.expr) -> bool:
     """Whether a remainder stands in it."""
     return any(is_operation(node, ast.Mod) for node in ast.walk(expression))

@@ -117,7 +117,8 @@ def _versions(scene: Scene) -> _Caches | None:
     return _Caches(
         rows,
         int(sizes[is_old].sum()),
-        f"earlier versions of what has {versions} lengths by now: each pass copies it all and adds a piece",
+        f"old copies of a growing cache ({versions} lengths): each pass copies the whole cache to add a piece, and the"
+        " old copies are still there",
         "drop a version once the passes that follow on it have their own (node.cache = None), or keep what has to"
         " be looked at again on the CPU",
     )

@@ -170,9 +170,9 @@ def _all_pairs(shape: Shape, request_bytes: int, sizes: Collection[int]) -> _Use
         return None
     pairs_bytes = format_size(rows * others * shape.item_bytes)
     return _Use(
-        f"it is as large as every row of {shape} with each of {others:,} others, in all"
-        f" {columns:,} columns",
-        f"use torch.cdist or a matrix product, which make one number a pair ({pairs_bytes}), or"
+        f"it is {rows:,} x {others:,} x {columns:,} numbers: all pairs of rows of {shape} and another,"
+        " with every column (a broadcast)",
+        f"use torch.cdist or a matrix product, which make one number per pair ({pairs_bytes}), or"
         " compare chunks of rows",
     )
 
