@@ -231,7 +231,7 @@ def _notes_of_attempt(lake: Lake, facts: Mapping[str, object]) -> list[str]:
     if len(lake.runs[lake.run]) > 1:
         numbers = ", ".join(map(str, lake.runs[lake.run]))
         notes.append(
-            f"the job has attempts {numbers}: this is {lake.attempt}; --attempt tells another"
+            f"the job has attempts {numbers}: this is {lake.attempt}; --attempt N reads another"
         )
     return notes
 

@@ -68,14 +68,14 @@ class Publisher:
         if steps is not None:
             steps.on_step(self.step_ended)
 
-    @harmless("telling 'vramlens top'")
+    @harmless("answering 'vramlens top'")
     def wait_for_gpu(self) -> None:
         """Begins as soon as the program uses a GPU; torch has been imported."""
         gpu = torch_api.connect()
         if gpu is not None and gpu.kind == "cuda":
             gpu.when_initialized(self.start)
 
-    @harmless("telling 'vramlens top'")
+    @harmless("answering 'vramlens top'")
     def start(self) -> None:
         """Begins, unless it has begun; a process in which it cannot work is left alone."""
         if self._thread is not None or self._started is None or self.pid != os.getpid():
@@ -88,7 +88,7 @@ class Publisher:
         self._thread.start()
         atexit.register(self.stop)
 
-    @harmless("ending to tell 'vramlens top'")
+    @harmless("ending the answers to 'vramlens top'")
     def stop(self) -> None:
         """Ends and takes the file away. In a forked child the parent's file stays."""
         if self.pid != os.getpid():
@@ -132,7 +132,7 @@ class Publisher:
             self.write()
             self._over.wait(self._interval_s)
 
-    @harmless("telling 'vramlens top'")
+    @harmless("answering 'vramlens top'")
     def write(self) -> None:
         """Writes the file now."""
         if self._started is None or self.pid != os.getpid():

@@ -397,7 +397,7 @@ def test_a_likely_limit_comes_with_how_to_raise_it_and_the_platforms_own_setting
     assert (
         _found(HIP_LIMIT, "process_limit").fix
         == "raise set_per_process_memory_fraction by 2.00 MiB or more; that is for this request"
-        " alone: the rest of the step may need more, and only a recording tells how much"
+        " alone: the rest of the step may need more, and only a recording shows how much"
     )
     assert _found(HIP_LIMIT, "unnamed_memory") is None
     assert (
@@ -410,7 +410,7 @@ def test_a_likely_limit_comes_with_how_to_raise_it_and_the_platforms_own_setting
 def test_a_text_s_advice_says_that_it_is_for_one_request(text: str, slug: str) -> None:
     assert (finding(verdict(text), slug).fix or "").endswith(
         "; that is for this request alone: the rest of the step may need more, and only a"
-        " recording tells how much"
+        " recording shows how much"
     )
 
 

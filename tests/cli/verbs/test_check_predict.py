@@ -185,7 +185,7 @@ def test_a_run_does_not_tell_whether_a_card_fits(
 ) -> None:
     Path("vram.toml").write_text('[budget]\ncard = "24 GiB"\n')
     assert main(["check", GPT]) == 1
-    assert "only a prediction tells" in " ".join(capsys.readouterr().out.split())
+    assert "only a prediction shows that" in " ".join(capsys.readouterr().out.split())
 
 
 def test_an_update_takes_no_cards(stand: Stand, capsys: pytest.CaptureFixture[str]) -> None:

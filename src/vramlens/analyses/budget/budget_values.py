@@ -44,7 +44,7 @@ class Measurement:
 def measured(run: Run, path: tuple[str, ...]) -> Measurement:
     """What a run has of what a limit is about."""
     if path == CARD:
-        return Measurement(None, "only a prediction tells: vramlens check SCRIPT --predict")
+        return Measurement(None, "only a prediction shows that: vramlens check SCRIPT --predict")
     if path[0] in _ROWS_OF:
         value, why = _part(run.view, path[0], path[1])
         return Measurement(None, why) if value is None else _of_window(run, value)

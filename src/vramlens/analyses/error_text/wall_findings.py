@@ -13,7 +13,7 @@ from vramlens.units import format_size
 
 _FOR_REQUEST = (
     "; that is for this request alone: the rest of the step may need more, and only a recording"
-    " tells how much"
+    " shows how much"
 )
 
 

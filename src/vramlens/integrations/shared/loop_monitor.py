@@ -108,7 +108,7 @@ class LoopMonitor:
         peak_bytes = None if device is None else device.peak_bytes
         return {**values, **(peaks_of_ranks(peak_bytes) or {})}
 
-    @harmless("telling of an out-of-memory error")
+    @harmless("reporting an out-of-memory error")
     def failed(self, error: BaseException, trackers: Trackers = tuple) -> None:
         """Hands on the verdict and the recording of an out-of-memory error; nothing of others."""
         verdict = verdict_in(error)
@@ -129,7 +129,7 @@ class LoopMonitor:
             self._follower = LeakFollower()
             self._follower.torch_is_there(torch)
 
-    @harmless("telling of leaks")
+    @harmless("reporting leaks")
     def _tell_leaks(self, trackers: Trackers) -> None:
         follower, self._follower = self._follower, None
         self.leaks = None if follower is None else follower.conclusion()

@@ -62,7 +62,7 @@ class UncaughtError:
     """Hears of the error that ends the program, before Python prints it."""
 
     def __init__(self, listener: Callable[[BaseException], object]) -> None:
-        self._listener = harmless("telling of an uncaught error")(listener)
+        self._listener = harmless("reporting an uncaught error")(listener)
         self._before = sys.excepthook
 
     def begin(self) -> None:

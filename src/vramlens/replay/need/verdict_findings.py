@@ -420,8 +420,7 @@ def _may_carry(rows: Sequence[SettingVerdict], variable: str, why: str) -> Findi
         title=f"{best.conf} gets past this failure ({reserved} reserved) but may not be enough: "
         f"{why}",
         bytes=best.peak_reserved_bytes,
-        fix=f"try {assignment(variable, best.conf)}{alternatives}: it gets past this failure "
-        f"({reserved} reserved) but may not be enough for the rest",
+        fix=f"try {assignment(variable, best.conf)}{alternatives}",
     )
 
 
