@@ -52,10 +52,9 @@ def gradients_kept(scene: Scene) -> Iterator[Finding]:
         title="Gradients of the previous step stay in memory during the forward pass: "
         f"{format_size(saved)} of {scene.peak_name}",
         bytes=saved,
-        evidence=(
-            f"{format_size(old_bytes)} of gradients from an earlier step were in use at"
-            f" {scene.peak_name}",
-        ),
+        evidence=()
+        if format_size(old_bytes) == format_size(saved)
+        else (f"{format_size(old_bytes)} of these gradients were in use at {scene.peak_name}",),
         fix="call optimizer.zero_grad(set_to_none=True) before the forward pass, right after "
         f"optimizer.step() (peak about {format_size(saved)} lower)",
         extent=Extent(peak.peak_event, old_rows),
