@@ -129,8 +129,8 @@ def findings_of(broken: BrokenLimits) -> Iterator[Finding]:
             yield _about_card(broken, result)
         elif result not in [*deaths, *peaks] and result.passed is not None:
             yield _BY_SUBJECT.get(result.limit.path[0], _about_failures)(broken, result)
-    others = [result for result in broken.results if result not in cards]
-    for results in _unknown_by_reason(others):
+    other_results = [result for result in broken.results if result not in cards]
+    for results in _unknown_by_reason(other_results):
         yield Finding(
             id="cannot_tell",
             verdict=Verdict.PROVEN,

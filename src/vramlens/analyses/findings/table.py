@@ -69,11 +69,11 @@ from vramlens.analyses.findings.usage import activations, optimizer_state
 from vramlens.analyses.scene import Scene
 
 FROM_RECORDING: tuple[FindingRow[Scene], ...] = (
-    FindingRow(id="fragmented_request", find=fragmented_request, importance=2, at_any_size=True),
+    FindingRow(id="fragmented_request", find=fragmented_request, importance=3, at_any_size=True),
     FindingRow(
         id="process_limit",
         find=process_limit,
-        importance=4,
+        importance=5,
         at_any_size=True,
     ),
     FindingRow(
@@ -81,7 +81,7 @@ FROM_RECORDING: tuple[FindingRow[Scene], ...] = (
         find=expandable_segments,
         at_any_size=True,
     ),
-    FindingRow(id="allocator_retry", find=allocator_retry, importance=1, at_any_size=True),
+    FindingRow(id="allocator_retry", find=allocator_retry, importance=2, at_any_size=True),
     FindingRow(
         id="broadcast_rows",
         find=broadcast_rows,
@@ -93,14 +93,14 @@ FROM_RECORDING: tuple[FindingRow[Scene], ...] = (
     FindingRow(
         id="request_too_large",
         find=request_too_large,
-        importance=0,
+        importance=1,
         at_any_size=True,
         takes_place_of="costly_expression",
     ),
     FindingRow(
         id="leak",
         find=leaks,
-        importance=3,
+        importance=4,
         important_from_share=LEAST_SHARE,
         at_any_size=True,
         grows=True,
@@ -355,8 +355,8 @@ FROM_RECORDING: tuple[FindingRow[Scene], ...] = (
 """
 
 _ONLY_FROM_TEXT: tuple[FindingRow[Scene], ...] = (
-    FindingRow(id="other_process", importance=5),
-    FindingRow(id="device_full", importance=6),
+    FindingRow(id="other_process", importance=6),
+    FindingRow(id="device_full", importance=7),
 )
 """What only an error's text calls for, and that is more than its bytes."""
 

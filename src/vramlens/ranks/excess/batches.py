@@ -53,9 +53,9 @@ def _usual_bytes(pairs: Sequence[tuple[LineUse, LineUse]]) -> int:
 def are_all_larger(experts: Sequence[LineExcess], larger: Sequence[LineExcess]) -> bool:
     """True if longer sequences make all lines larger, those of experts no more than others."""
     places = {excess.line.place for excess in experts}
-    others = [excess for excess in larger if excess.line.place not in places]
-    is_much = 4 * bytes_of(others) >= bytes_of(experts)
-    return is_much and growth_of(others) >= growth_of(experts) / 2
+    other_lines = [excess for excess in larger if excess.line.place not in places]
+    is_much = 4 * bytes_of(other_lines) >= bytes_of(experts)
+    return is_much and growth_of(other_lines) >= growth_of(experts) / 2
 
 
 def leveled(excesses: Sequence[LineExcess], rank: RankSummary, usual: Usual) -> list[str]:

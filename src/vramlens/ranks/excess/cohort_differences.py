@@ -173,9 +173,9 @@ class CohortComparison:
         for of_kind in self._kinds.values():
             alike: list[list[RankSummary]] = []
             for summary in of_kind:
-                own = self._layers[summary.rank]
+                own_layers = self._layers[summary.rank]
                 for stages in alike:
-                    if 2 * len(own & self._layers[stages[0].rank]) >= len(own):
+                    if 2 * len(own_layers & self._layers[stages[0].rank]) >= len(own_layers):
                         stages.append(summary)
                         break
                 else:

@@ -91,8 +91,8 @@ class PlacedTables:
 
     def _with_usual_tables(self, rank: RankSummary) -> RankSummary:
         usual = self._usual_of(rank)
-        own = [line for line in rank.lines if key_of(line) in usual]
-        more = _at_peak(usual.values()) - _at_peak(own)
+        own_lines = [line for line in rank.lines if key_of(line) in usual]
+        more = _at_peak(usual.values()) - _at_peak(own_lines)
         return replace(
             rank,
             peak_requested_bytes=rank.peak_requested_bytes + more,

@@ -204,8 +204,8 @@ def _with_copies_joined(
     if len(copies) < _FEWEST_REPLICAS or 2 * alike <= len(cohorts) or not most_common:
         return tuple(cohorts)
     of_copies = tuple(sorted(chain.from_iterable(cohorts[index] for index in copies)))
-    others = [cohort for index, cohort in enumerate(cohorts) if index not in copies]
-    return tuple(sorted([of_copies, *others]))
+    other_cohorts = [cohort for index, cohort in enumerate(cohorts) if index not in copies]
+    return tuple(sorted([of_copies, *other_cohorts]))
 
 
 def _usual_rank(ranks: Sequence[RankSummary]) -> RankSummary:

@@ -67,8 +67,8 @@ def _of_optimizer(scene: Scene, uses: ParameterUses) -> NDArray[np.int64]:
     owners = {f"{names.name(row)}]" for row in uses.unstepped_rows.tolist()}
     of_training = names.of_kind(TensorKind.GRADIENT, TensorKind.OPTIMIZER_STATE)
     rows = np.intersect1d(scene.advice_rows, of_training).tolist()
-    own = [row for row in rows if names.name(row).partition("[")[2] in owners]
-    return np.array(own, np.int64)
+    own_rows = [row for row in rows if names.name(row).partition("[")[2] in owners]
+    return np.array(own_rows, np.int64)
 
 
 def _activations(scene: Scene, uses: ParameterUses) -> NDArray[np.int64]:

@@ -84,8 +84,8 @@ def _parameters(training: OtherTraining, rank: RankSummary) -> tuple[str, str]:
     modules alone.
     """
     names = tuple(group.modules for group in training.groups)
-    others = {group.modules for group in rank.parameters if group not in training.groups}
-    modules = outermost_modules(names, frozenset(others)) or names
+    other_modules = {group.modules for group in rank.parameters if group not in training.groups}
+    modules = outermost_modules(names, frozenset(other_modules)) or names
     unnamed = len(modules) - _MOST_MODULES
     where = ", ".join(modules[:_MOST_MODULES]) + (f" and {unnamed} more" if unnamed > 0 else "")
     count = counted(abs(training.count), "parameter")
