@@ -174,3 +174,11 @@ def test_why_it_is_likely_and_why_no_more(name: str, evidence: str, doubt: str) 
 def test_a_failure_without_steps_is_explained_next() -> None:
     recording = load(DATA / "captured/oom_forward.vram")
     assert next_step(answer_of(recording))[1].startswith("vramlens explain ")
+
+
+def test_a_leak_without_an_owner_has_the_name_that_the_failure_gave_it() -> None:
+    trace = load(DATA / "faults" / "hooks_left.vram").attribution(None).trace
+    (leak,) = [leak for leak in leaks_of_trace(trace).devices[0].leaks if leak.kept_in]
+    assert leak.kept_in == "MidLevelFeatures.__call__.<locals>.keep.outputs"
+    text = " ".join(sentences_of(answer_of(trace)))
+    assert f"It was in {leak.kept_in} when the recording was written" in text

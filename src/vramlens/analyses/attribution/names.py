@@ -173,6 +173,19 @@ for _rank, _kind in enumerate(
     _RANK[_kind] = _rank
 
 
+def store_name(names: Names, allocations: NDArray[np.int64], sizes: NDArray[np.int64]) -> str:
+    """The name, up to its first key, of what keeps most bytes of some allocations: ``Trainer.outputs`` of
+    ``Trainer.outputs[3].loss``; "" where no name is that of most.
+    """
+    totals: dict[str, int] = {}
+    is_placed = names.placed[allocations]
+    for row, size in zip(allocations[is_placed].tolist(), sizes[is_placed].tolist(), strict=True):
+        name = names.name(row).partition("[")[0]
+        totals[name] = totals.get(name, 0) + size
+    largest = max(totals, key=totals.__getitem__, default="")
+    return largest if 2 * totals.get(largest, 0) > int(sizes.sum()) else ""
+
+
 def few_names(
     names: Names, allocations: NDArray[np.int64], sizes: NDArray[np.int64]
 ) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ import numpy as np
 
 from vramlens.analyses.attribution.categories import Category
 from vramlens.analyses.attribution.modules import OUTSIDE
+from vramlens.analyses.attribution.names import store_name
 from vramlens.analyses.leaks.certainty import (
     COPY,
     GRAPH,
@@ -258,6 +259,7 @@ def _leak_of(evidence: GroupEvidence, judgement: Judgement) -> RecordedLeak:
         evidence=tuple(_sentences(evidence)),
         needs_steps=judgement.needs_steps if is_open else None,
         rows=evidence.rows,
+        kept_in=store_name(view.names, evidence.rows, evidence.sizes),
     )
     if owner is None:
         return leak

@@ -30,6 +30,7 @@ class RecordedLeak(Leak):
         device: the index of the device; -1 is the host.
         stacks: from how many stacks.
         rows: the allocations that it held; None for memory that is not a tensor's.
+        kept_in: the list, dict or attribute that names most of it; "" where nothing does.
         is_stored_data: whether no module computed it, as what a replay buffer keeps.
     """
 
@@ -39,6 +40,7 @@ class RecordedLeak(Leak):
     allocations_per_step: float = 0.0
     stacks: int = 0
     is_stored_data: bool = False
+    kept_in: str = ""
     rows: NDArray[np.int64] | None = field(default=None, compare=False, repr=False)
 
     def is_mostly_in(self, rows: NDArray[np.int64]) -> bool:

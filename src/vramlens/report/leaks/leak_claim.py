@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from vramlens.analyses.leaks.recorded_leaks import DeviceLeaks, RecordedLeakReport
 
 _UNSEEN = "the recording does not show what keeps it; run with --leaks to find out"
+_SEEN = "it was in {} when the recording was written; run with --leaks to find the statement that keeps it"
 _NO_FRAMES = (
     "the recording has no Python frames for it, so it shows neither the line nor what keeps it"
 )
@@ -39,7 +40,7 @@ def paragraph_of(report: RecordedLeakReport, leak: RecordedLeak) -> LeakParagrap
     )
     claim = claim_of(
         leak,
-        unseen=_NO_FRAMES if leak.place is None else _UNSEEN,
+        unseen=_unseen_words(leak),
         where=_device_words(leak, has_several=len(report.devices) > 1),
         end=_needed_words(device, leak) + (_end(device, leak) if leak is device.leaks[0] else ""),
     )
@@ -52,6 +53,13 @@ def paragraph_of(report: RecordedLeakReport, leak: RecordedLeak) -> LeakParagrap
         notes=tuple(map(visible, claim.notes)),
         tone=Tone.BAD if leak.sure else Tone.OPEN,
     )
+
+
+def _unseen_words(leak: RecordedLeak) -> str:
+    """What stands in the place of an owner."""
+    if leak.place is None:
+        return _NO_FRAMES
+    return _SEEN.format(leak.kept_in) if leak.kept_in else _UNSEEN
 
 
 def context_claim(leak: RecordedLeak) -> LeakParagraph:
