@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vramlens.capture.triggers import batch_tables as module
-from vramlens.capture.triggers.batch_tables import batch_tables
+from vramlens.capture.triggers.batch_tables import batch_numbers
 from vramlens.capture.triggers.ignored_labels import ignored_labels
 from vramlens.capture.triggers.padded_batch import padded_batch, used_columns
 
@@ -34,7 +34,7 @@ def _no_tables_of_others(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def told() -> Batch | None:
-    return padded_batch(batch_tables("cpu", ctypes.string_at))
+    return padded_batch(batch_numbers("cpu", ctypes.string_at).tables)
 
 
 def tokens(columns: int, *lengths: int, left: bool = False, pad: int = 0) -> Any:
@@ -121,14 +121,14 @@ def test_a_table_of_a_whole_data_set_is_not_read() -> None:
 def test_labels_that_no_loss_looks_at(kind: Any) -> None:
     """Of several tables the one with most of them; numbers that are not -100 are none."""
     tables = [mask(256, 80).to(kind), tokens(512, 100, pad=-100).to(kind), tokens(128, 20, pad=-1)]
-    ignored = ignored_labels(batch_tables("cpu", ctypes.string_at))
+    ignored = ignored_labels(batch_numbers("cpu", ctypes.string_at).tables)
     assert ignored == {"rows": 7, "columns": 512, "ignored": 7 * 412}
     del tables
 
 
 def test_a_batch_without_labels() -> None:
     batch = tokens(256, 80)
-    assert ignored_labels(batch_tables("cpu", ctypes.string_at)) is None
+    assert ignored_labels(batch_numbers("cpu", ctypes.string_at).tables) is None
     del batch
 
 
@@ -137,14 +137,14 @@ def test_a_read_that_fails_costs_the_padding_alone() -> None:
         raise OSError(700, "cuMemcpyDtoH failed")
 
     batch = tokens(256, 80)
-    assert batch_tables("cpu", fails) == []
+    assert batch_numbers("cpu", fails).tables == []
     del batch
 
 
 @pytest.mark.parametrize("kind", ["cpu", "xpu"])
 def test_only_cuda_is_read(kind: str) -> None:
     batch = tokens(256, 80)
-    assert batch_tables(kind) == []
+    assert batch_numbers(kind).tables == []
     del batch
 
 

@@ -3,15 +3,19 @@ the lengths of its rows, which are vectors of integers on the CPU.
 
 Tables lie on the GPU, and reading one waits for what the GPU still has to do, as PyTorch has done already when
 it gave its cached blocks back before it gave up. Where that could wait for others, in a process group or
-while a graph is captured, nothing is read. No kernel runs, nothing is allocated there.
+while a graph is captured, nothing is read. No kernel runs, nothing is allocated there. Vectors are read as the
+system reads a process's memory: a file behind one that was cut short is an error then, and no signal.
 """
 
 from __future__ import annotations
 
 import ctypes
+import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -24,6 +28,8 @@ from vramlens.ground.program_errors import own_errors
 _FEWEST_COLUMNS, _MOST_BYTES, _MOST_TABLES = 64, 8 << 20, 8
 _FEWEST_ROWS, _MOST_ROWS, _MOST_VECTORS = 2, 4096, 512
 
+_OWN_MEMORY = "/proc/self/mem"
+
 Copy = Callable[[int, int], bytes]
 """Reads so many bytes at an address."""
 
@@ -33,7 +39,7 @@ class BatchTable:
     """A table of integers that was read.
 
     Attributes:
-        rows, columns: its sizes; one column where it is a vector.
+        rows, columns: its sizes.
         item_bytes: of one number.
         numbers: the bytes of all, row after row.
     """
@@ -42,6 +48,19 @@ class BatchTable:
     columns: int
     item_bytes: int
     numbers: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class BatchNumbers:
+    """What was read.
+
+    Attributes:
+        tables: of the device, the largest first.
+        vectors: of the CPU, each a table of one column.
+    """
+
+    tables: Sequence[BatchTable] = ()
+    vectors: Sequence[BatchTable] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,25 +77,27 @@ class _Place:
         return self.rows * self.columns * self.item_bytes
 
 
-def batch_tables(device_type: str, copy: Copy | None = None) -> list[BatchTable]:
-    """The largest tables of integers on the device that are no larger than a batch, where they can be read,
-    and vectors of integers on the CPU. Never raises.
+def batch_numbers(device_type: str, copy: Copy | None = None) -> BatchNumbers:
+    """The largest tables of integers on the device that are no larger than a batch, and vectors of integers
+    on the CPU; without those that cannot be read. Never raises.
 
     Args:
         copy: reads from the device; by default CUDA's driver.
     """
+    tensors: list[Any] = []
+    tables: list[BatchTable] = []
+    vectors: list[BatchTable] = []
+    torch: Any = sys.modules.get("torch")
     with own_errors():
-        torch: Any = sys.modules.get("torch")
-        if torch is None:
-            return []
-        with undisturbed(), torch._C.DisableTorchFunction():
-            tensors = tracked_of_types({id(torch.Tensor): torch.Tensor})
-            heap = LiveHeap(torch, device_type, tensors)
-            vectors = [*islice(_vectors(torch, tensors), _MOST_VECTORS)]
-            may_read = copy is not None or _may_read(torch, device_type)
-            places = _largest(_places_of(torch, heap)) if may_read else []
-        return [*vectors, *(_read(place, copy or _from_gpu) for place in places)]
-    return []
+        tensors = tracked_of_types({id(torch.Tensor): torch.Tensor})
+    with own_errors(), undisturbed(), torch._C.DisableTorchFunction():
+        vectors = _vectors(torch, tensors)
+    with own_errors():
+        if copy is not None or _may_read(torch, device_type):
+            with undisturbed(), torch._C.DisableTorchFunction():
+                places = _largest(_places_of(torch, LiveHeap(torch, device_type, tensors)))
+            tables = [_read(place, copy or _from_gpu) for place in places]
+    return BatchNumbers(tables, vectors)
 
 
 def _may_read(torch: Any, device_type: str) -> bool:
@@ -107,20 +128,41 @@ def _largest(places: Iterable[_Place]) -> list[_Place]:
     ]
 
 
-def _vectors(torch: Any, tensors: Iterable[Any]) -> Iterator[BatchTable]:
-    """Yields the vectors of integers on the CPU that may be a number for each row of a batch."""
+def _vectors(torch: Any, tensors: Iterable[Any]) -> list[BatchTable]:
+    """The vectors of integers on the CPU that may be a number for each row of a batch; none where the system
+    does not show a process its memory.
+    """
+    if not os.path.exists(_OWN_MEMORY):
+        return []
+    memory = os.open(_OWN_MEMORY, os.O_RDONLY)
+    try:
+        vectors: list[BatchTable] = []
+        for place in islice(_places_of_vectors(torch, tensors), _MOST_VECTORS):
+            with suppress(OSError):
+                vectors.append(_read(place, partial(_from_memory, memory)))
+        return vectors
+    finally:
+        os.close(memory)
+
+
+def _from_memory(memory: int, address: int, size_bytes: int) -> bytes:
+    numbers = os.pread(memory, size_bytes, address)
+    if len(numbers) < size_bytes:
+        raise OSError("a part of it cannot be read")
+    return numbers
+
+
+def _places_of_vectors(torch: Any, tensors: Iterable[Any]) -> Iterator[_Place]:
     heap = LiveHeap(torch, "cpu", [])
+    is_lazy_copy = getattr(torch._C, "_is_cow_tensor", None)  # its address would make the copy
     for tensor in tensors:
         dtype = heap.tensor.dtype.__get__(tensor)
         if dtype not in (torch.int64, torch.int32) or not heap.is_plain(tensor):
             continue
         sizes = tuple(heap.tensor.shape.__get__(tensor))
         is_vector = len(sizes) == 1 and _FEWEST_ROWS <= sizes[0] <= _MOST_ROWS
-        storage = heap.storage(tensor) if is_vector else None
-        if storage is not None and heap.tensor.is_contiguous(tensor):
-            start = storage.address + storage.offset * dtype.itemsize
-            place = _Place(start, sizes[0], 1, dtype.itemsize)
-            yield _read(place, ctypes.string_at)
+        if is_vector and not (is_lazy_copy is not None and is_lazy_copy(tensor)):
+            yield from _place(heap, tensor, sizes[0], 1)
 
 
 def _places_of(torch: Any, heap: LiveHeap) -> Iterator[_Place]:
@@ -130,9 +172,18 @@ def _places_of(torch: Any, heap: LiveHeap) -> Iterator[_Place]:
         if not heap.is_plain(tensor) or dtype not in integers:
             continue
         sizes = tuple(heap.tensor.shape.__get__(tensor))
-        if len(sizes) != 2 or sizes[1] < _FEWEST_COLUMNS or not heap.tensor.is_contiguous(tensor):
+        if len(sizes) != 2 or sizes[1] < _FEWEST_COLUMNS:
             continue
-        storage = heap.storage(tensor)
-        if storage is not None:
-            start = storage.address + storage.offset * dtype.itemsize
-            yield _Place(start, *sizes, dtype.itemsize)
+        yield from _place(heap, tensor, *sizes)
+
+
+def _place(heap: LiveHeap, tensor: Any, rows: int, columns: int) -> Iterator[_Place]:
+    """Yields where a tensor's numbers lie, if all of them are in its storage, one after the other."""
+    storage = heap.storage(tensor)
+    if storage is None or not heap.tensor.is_contiguous(tensor):
+        return
+    item_bytes: int = heap.tensor.dtype.__get__(tensor).itemsize
+    skipped_bytes = storage.offset * item_bytes
+    place = _Place(storage.address + skipped_bytes, rows, columns, item_bytes)
+    if skipped_bytes + place.bytes <= storage.size_bytes:
+        yield place

@@ -26,7 +26,7 @@ def ignored_labels(tables: Iterable[BatchTable]) -> dict[str, int] | None:
         labels = (
             {"rows": table.rows, "columns": table.columns, "ignored": _ignored(table)}
             for table in tables
-            if table.item_bytes in _TYPES and table.columns > 1
+            if table.item_bytes in _TYPES
         )
         batch = max(labels, key=lambda entry: entry["ignored"], default=None)
         return batch if batch is not None and batch["ignored"] else None

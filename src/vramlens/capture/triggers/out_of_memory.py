@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from vramlens.capture.torch_api import Allocator
-from vramlens.capture.triggers.batch_tables import batch_tables
+from vramlens.capture.triggers.batch_tables import batch_numbers
 from vramlens.capture.triggers.failed_expression import failed_expression, failed_node
 from vramlens.capture.triggers.idle_checkpointing import idle_checkpointing
 from vramlens.capture.triggers.ignored_labels import ignored_labels
@@ -133,10 +133,10 @@ class OutOfMemoryWatch:
             or time.monotonic() - self._last_written > _SECONDS_BETWEEN
         ):
             # Before the snapshot of a recording: that is millions of objects more to look through.
-            tables = batch_tables(self._device_type)
-            failure.padded_batch = padded_batch(tables)
-            failure.ignored_labels = ignored_labels(tables)
-            failure.row_lengths = row_lengths(tables)
+            batch = batch_numbers(self._device_type)
+            failure.padded_batch = padded_batch(batch.tables)
+            failure.ignored_labels = ignored_labels(batch.tables)
+            failure.row_lengths = row_lengths(batch)
             failure.idle_checkpointing = idle_checkpointing()
             failure.path = self._write(failure)
             self._last_written = time.monotonic()

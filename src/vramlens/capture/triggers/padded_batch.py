@@ -58,20 +58,23 @@ def used_columns(table: bytes, columns: int, item_bytes: int) -> int:
     return columns - padding if is_batch else columns
 
 
-def lengths_of_rows(table: bytes, columns: int, item_bytes: int) -> list[int]:
-    """How many columns of each row come before its padding, which all rows end with or begin with; [] where
-    it is no batch of tokens, nor a mask.
+def lengths_of_rows(table: bytes, columns: int, item_bytes: int, most_used: float) -> list[int]:
+    """How many columns of each row come before its padding, which most rows end with or begin with; [] where
+    more of the table is used, and where it is no batch of tokens, nor a mask.
 
     Args:
         table, item_bytes: as of ``used_columns``.
+        most_used: of all columns.
     """
     width = columns * item_bytes
     rows = [table[start : start + width] for start in range(0, len(table), width)]
-    if not rows or not (_is_mask(rows, item_bytes) or _has_many_numbers(rows, item_bytes)):
+    runs = (_runs_of_padding(rows, item_bytes, at_end=at_end) for at_end in (False, True))
+    padding = max(runs, key=sum)
+    used = columns * len(rows) - sum(padding)
+    if used > most_used * columns * len(rows):
         return []
-    by_end = {at_end: _runs_of_padding(rows, item_bytes, at_end=at_end) for at_end in (False, True)}
-    padding = max(by_end.values(), key=sum)
-    return [columns - run for run in padding] if sum(padding) else []
+    is_batch = _is_mask(rows, item_bytes) or _has_many_numbers(rows, item_bytes)
+    return [columns - run for run in padding] if is_batch else []
 
 
 def _runs_of_padding(rows: list[bytes], item_bytes: int, *, at_end: bool) -> list[int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Iterator
 
-from vramlens.capture.triggers.batch_tables import BatchTable
+from vramlens.capture.triggers.batch_tables import BatchNumbers, BatchTable
 from vramlens.capture.triggers.padded_batch import lengths_of_rows
 from vramlens.ground.program_errors import own_errors
 
@@ -16,15 +16,15 @@ _MOST_USED = 0.5
 _SHORTEST_LONGEST, _MOST_BATCHES = 64, 8
 
 
-def row_lengths(tables: Iterable[BatchTable]) -> list[dict[str, int]]:
+def row_lengths(batch: BatchNumbers) -> list[dict[str, int]]:
     """Batches of which most is padding to their longest rows: ``rows``, ``longest`` and ``total``, the sum of
     all lengths; those with most padding first. Never raises.
     """
     with own_errors():
-        batches = {lengths for table in tables for lengths in _lengths_of(table)}
+        batches = {*_lengths_of_tables(batch.tables), *_lengths_of_vectors(batch.vectors)}
 
-        def padding(batch: tuple[int, int, int]) -> int:
-            rows, longest, total = batch
+        def padding(lengths: tuple[int, int, int]) -> int:
+            rows, longest, total = lengths
             return rows * longest - total
 
         uneven = sorted(filter(_is_uneven, batches), key=padding, reverse=True)
@@ -35,16 +35,22 @@ def row_lengths(tables: Iterable[BatchTable]) -> list[dict[str, int]]:
     return []
 
 
-def _is_uneven(batch: tuple[int, int, int]) -> bool:
-    rows, longest, total = batch
+def _is_uneven(lengths: tuple[int, int, int]) -> bool:
+    rows, longest, total = lengths
     return longest >= _SHORTEST_LONGEST and 0 < total <= _MOST_USED * rows * longest
 
 
-def _lengths_of(table: BatchTable) -> Iterator[tuple[int, int, int]]:
-    """Yields the number of rows, the longest and the sum, where a table says lengths."""
-    if table.columns > 1:
-        lengths = lengths_of_rows(table.numbers, table.columns, table.item_bytes)
-    else:
-        lengths = array(_TYPES[table.item_bytes], table.numbers).tolist()
-    if lengths and min(lengths) >= 0:
-        yield table.rows, max(lengths), sum(lengths)
+def _lengths_of_tables(tables: Iterable[BatchTable]) -> Iterator[tuple[int, int, int]]:
+    """Yields the number of rows, the longest and the sum, as their padding says."""
+    for table in tables:
+        lengths = lengths_of_rows(table.numbers, table.columns, table.item_bytes, _MOST_USED)
+        if lengths:
+            yield table.rows, max(lengths), sum(lengths)
+
+
+def _lengths_of_vectors(vectors: Iterable[BatchTable]) -> Iterator[tuple[int, int, int]]:
+    """Yields the same of vectors that may be lengths."""
+    for vector in vectors:
+        lengths = array(_TYPES[vector.item_bytes], vector.numbers).tolist()
+        if min(lengths) >= 0:
+            yield vector.rows, max(lengths), sum(lengths)
