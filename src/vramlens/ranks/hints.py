@@ -32,6 +32,7 @@ class Hint(IntFlag):
     LOSS = 4096
     LOGGING = 8192
     FULLY_SHARDED = 16384
+    REPLICATED = 32768
 
 
 # Each is looked for in "file:function" of every frame. Names are those of PyTorch 2.4 to 2.13 and
@@ -65,6 +66,7 @@ _PATTERNS = {
         Hint.SHARDED: r"torch[/\\]distributed[/\\](?:fsdp|_composable|tensor|_tensor)[/\\]"
         r"|[/\\]deepspeed[/\\]runtime[/\\]zero",
         Hint.FULLY_SHARDED: r"torch[/\\]distributed[/\\](?:fsdp|_composable[/\\]fsdp)[/\\]",
+        Hint.REPLICATED: r"torch[/\\]distributed[/\\]_composable[/\\]replicate_with_fsdp",
         Hint.PIN_MEMORY: r"torch[/\\]utils[/\\]data[/\\]_utils[/\\]pin_memory\.py|:pin_memory$",
         Hint.EVALUATION: r":(?:evaluate|evaluation_loop|validate|validation\w*|eval_\w+"
         r"|test_epoch\w*|predict\w*"

@@ -45,6 +45,7 @@ def test_ranks_without_a_schedule_are_left_as_they_are() -> None:
     assert not are_run_by_schedule(ranks.values())
     assert with_one_schedule(ranks) == ranks
     assert with_one_schedule({}) == {}
+    assert not are_run_by_schedule([])
 
 
 def test_a_schedule_is_one_line_on_all_ranks() -> None:

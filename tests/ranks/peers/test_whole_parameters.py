@@ -75,8 +75,8 @@ def test_a_mesh_that_shards_over_one_rank() -> None:
 
 @pytest.mark.parametrize(
     ("parts", "hints"),
-    [(0, FSDP), (1, Hint.SHARDED), (2, FSDP)],
-    ids=["nobody knows", "tensor parallelism", "divided"],
+    [(0, FSDP), (1, Hint.SHARDED), (2, FSDP), (1, FSDP | Hint.REPLICATED)],
+    ids=["nobody knows", "tensor parallelism", "divided", "replicate()"],
 )
 def test_what_is_no_such_mesh(parts: int, hints: Hint) -> None:
     groups = (group("model.layers.{0-7}", 900, parts=parts),)

@@ -14,12 +14,13 @@ from vramlens.ranks.rank_summary import LineUse, RankSummary
 def are_run_by_schedule(ranks: Iterable[RankSummary]) -> bool:
     """True if on every rank what talks to other stages calls the forward pass that holds the most."""
     largest = [_largest_forward(summary) for summary in ranks]
-    return all(line is not None and line.hints & Hint.POINT_TO_POINT for line in largest)
+    by_schedule = [line is not None and bool(line.hints & Hint.POINT_TO_POINT) for line in largest]
+    return bool(by_schedule) and all(by_schedule)
 
 
 def with_one_schedule(ranks: Mapping[int, RankSummary]) -> dict[int, RankSummary]:
     """The ranks, the work that a schedule calls at one and the same line; unchanged without a schedule."""
-    if not ranks or not are_run_by_schedule(ranks.values()):
+    if not are_run_by_schedule(ranks.values()):
         return dict(ranks)
     first = _largest_forward(ranks[min(ranks)])
     place = None if first is None else first.place

@@ -67,7 +67,7 @@ def _undivided(ranks: Sequence[RankSummary]) -> Iterator[Finding]:
         id="whole_parameters",
         verdict=Verdict.LIKELY,
         title=f"{who_of(len(ranks), len(ranks))} keep all {format_size(size_bytes)} of parameters whole, although"
-        " fully_shard was called on them",
+        " fully_shard was called on their modules",
         bytes=saved_bytes,
         place=None,
         evidence=("they are DTensors of which each rank has all, with their gradients and states",),
@@ -80,7 +80,12 @@ def _undivided(ranks: Sequence[RankSummary]) -> Iterator[Finding]:
 def _divides_nothing(rank: RankSummary) -> bool:
     """True if fully_shard ran, and nearly all that a rank trains are DTensors with one part."""
     whole_bytes = _bytes_of([group for group in rank.parameters if group.parts == 1])
-    return _is_fully_sharded(rank) and 0 < _NEARLY_ALL * _bytes_of(rank.parameters) <= whole_bytes
+    is_replicated = any(line.hints & Hint.REPLICATED for line in rank.lines)
+    return (
+        _is_fully_sharded(rank)
+        and not is_replicated
+        and 0 < _NEARLY_ALL * _bytes_of(rank.parameters) <= whole_bytes
+    )
 
 
 def _remedy(rank: RankSummary, saved_bytes: int) -> str:

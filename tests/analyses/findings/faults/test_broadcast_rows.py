@@ -26,6 +26,12 @@ ROWS = 2048
         ("true - pred", "float32[2048, 1]", "float32[2048]", 20, False),
         ("torch.cdist(pred, true[:, None])", "float32[2048, 1]", "float32[2048]", 16, False),
         ("norms + norms.t() - 2 * x @ x.T", "float32[2048, 1]", "float32[2048]", 16, False),
+        ("((true - pred) ** 2).mean()", "float32[2048, 1]", "float32[2048]", 16, False),
+        ("(true - pred) ** 2", "float32[2048, 1]", "float32[2048]", 16, True),
+        ("self.criterion(out, batch['y'])", "float32[2048, 1]", "float32[2048]", 16, True),
+        ("self.kernel(x1, x2)", "float32[2048, 1]", "float32[2048]", 16, False),
+        ("to_dense_adj(edge_index)", "float32[2048, 1]", "float32[2048]", 16, False),
+        ("1 - torch.eye(n)", "float32[2048, 1]", "float32[2048]", 16, False),
     ],
 )
 def test_all_pairs_of_a_column_and_a_vector(

@@ -17,6 +17,12 @@ COPY: tuple[Frame, ...] = (
     ("/opt/lib/python3.12/copy.py", 261, "_reconstruct"),
     (USER, 30, "averaged"),
 )
+LOADED: tuple[Frame, ...] = (
+    (DDP, 1255, "_ddp_init_helper"),
+    (DDP, 1324, "__setstate__"),
+    (f"{TORCH}/serialization.py", 1500, "load"),
+    (USER, 10, "resume"),
+)
 WRAPPER: tuple[Frame, ...] = (
     (DDP, 1255, "_ddp_init_helper"),
     (DDP, 800, "__init__"),
@@ -25,7 +31,8 @@ WRAPPER: tuple[Frame, ...] = (
 
 
 @pytest.mark.parametrize(
-    ("frames", "mib", "is_told"), [(COPY, 100, True), (WRAPPER, 100, False), (COPY, 4, False)]
+    ("frames", "mib", "is_told"),
+    [(COPY, 100, True), (WRAPPER, 100, False), (LOADED, 100, False), (COPY, 4, False)],
 )
 def test_buckets_of_a_copy(
     tmp_path: Path, frames: tuple[Frame, ...], mib: int, *, is_told: bool

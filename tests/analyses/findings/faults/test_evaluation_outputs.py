@@ -62,7 +62,7 @@ def test_outputs_that_go_before_training_goes_on(tmp_path: Path) -> None:
     assert finding is not None
     assert finding.verdict == "likely"
     assert finding.bytes == 6 * 30 * MIB
-    assert "6 evaluation batches" in finding.title
+    assert "6 batches of an evaluation" in finding.title
     assert finding.place is not None
     assert finding.place.line == 40
 
@@ -92,4 +92,14 @@ def test_outputs_that_stay(tmp_path: Path) -> None:
     run = begun()
     evaluates(run, 6, 30)
     trains(run)
+    assert told(run, tmp_path) is None
+
+
+def test_a_rollout_that_is_stacked(tmp_path: Path) -> None:
+    """The list goes, and its copy is what training uses."""
+    run = begun()
+    outputs = evaluates(run, 6, 30)
+    batch = run.asks("gathers", 6 * 30)
+    run.frees(*outputs)
+    trains(run, after=(batch,))
     assert told(run, tmp_path) is None

@@ -44,6 +44,14 @@ def test_parametrized_weights(tmp_path: Path, reads: int, other: int, *, is_told
         assert "parametrize.cached()" in (finding.fix or "")
 
 
+def test_layers_that_read_a_weight_each(tmp_path: Path) -> None:
+    run = MadeRun(FRAMES)
+    run.asks("weights", 20, name="model.weight", kind="parameter")
+    for layer in range(8):
+        run.asks("law", 16, module=f"model.layers.{layer}")
+    assert finding_of(run.fails("law", 16, tmp_path), "parametrized_weight") is None
+
+
 def test_parametrized_weights_of_earlier_steps(tmp_path: Path) -> None:
     run = MadeRun(FRAMES)
     run.asks("weights", 20, name="model.weight", kind="parameter")
@@ -58,6 +66,7 @@ def test_parametrized_weights_of_earlier_steps(tmp_path: Path) -> None:
     ("name", "steps", "is_told"),
     [
         ("SparsemaxBackward.probs", 3, True),
+        ("SparsemaxBackward.probs", 1, False),  # of a generator, after its critic's pass
         ("SparsemaxBackward.probs", 0, False),  # its backward pass is to come
         ("model.probs", 3, False),
     ],

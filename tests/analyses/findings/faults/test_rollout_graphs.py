@@ -16,6 +16,7 @@ FRAMES: dict[str, tuple[Frame, ...]] = {
     "weights": ((USER, 5, "load"),),
     "input": ((USER, 20, "forward"), CALL, (USER, 40, "act")),
     "layer": ((USER, 21, "forward"), CALL, (USER, 20, "forward"), CALL, (USER, 40, "act")),
+    "other": ((USER, 22, "forward"), CALL, (USER, 41, "imagine")),
     "loss": ((f"{TORCH}/nn/functional.py", 3500, "cross_entropy"), (USER, 50, "step")),
 }
 
@@ -42,7 +43,7 @@ def told(
     for _ in range(passes):
         acts(run, 10, module=module)
         if part:
-            run.asks(part, 10, module=module.format(""))
+            run.asks(part, 10, module="world" if part == "other" else module.format(""))
     run.asks("input", last, module="agent")
     return finding_of(run.fails("layer", 60, folder), "rollout_graphs")
 
@@ -61,6 +62,8 @@ def test_a_rollout_and_its_update(tmp_path: Path) -> None:
     [
         (7, {}),
         (10, {"last": 10}),  # the rollout goes on, or time steps do
+        (10, {"last": 5}),  # the last part of a whole
+        (10, {"part": "other"}),  # a world model, which the gradients go through
         (10, {"other": 900}),
         (10, {"module": "agent{} [no grad]"}),
         (10, {"part": "loss"}),

@@ -80,20 +80,21 @@ def test_one_function_that_collects_may_be_meant(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("batches", "mark", "verdict"),
+    ("batches", "mark", "passes", "verdict"),
     [
-        (5, "model [no grad]", "likely"),
-        (2, "model [no grad]", "possible"),
-        (5, "model", "possible"),
+        (5, "model [no grad]", 4, "likely"),
+        (5, "model [no grad]", 1, "possible"),  # rollouts of a replay buffer
+        (2, "model [no grad]", 4, "possible"),
+        (5, "model", 4, "possible"),
     ],
 )
 def test_results_of_evaluations_that_ended(
-    tmp_path: Path, batches: int, mark: str, verdict: str
+    tmp_path: Path, batches: int, mark: str, passes: int, verdict: str
 ) -> None:
     run = MadeRun(FRAMES)
     run.asks("data", 30)
     for number in range(5 * batches):
-        if number % batches == 0:
+        for _ in range(passes * (number % batches == 0)):
             run.frees(run.asks("backward", 2))
             run.frees(run.asks("work", 1))
         run.asks("layer", 20, name=f"model.validation_step_outputs[{number}]", module=mark)

@@ -15,7 +15,8 @@ from vramlens.ground.verdict import Verdict
 from vramlens.units import format_size
 
 _COPY = re.compile(r"torch[/\\]nn[/\\]parallel[/\\]distributed\.py:__setstate__$")
-"""Builds the buckets of what was copied or unpickled."""
+"""Builds the buckets of what was copied, or unpickled."""
+_BY_COPY = re.compile(r"[/\\]copy\.py:(?:deepcopy|_reconstruct)$")
 _LEAST_SHARE = 0.05
 """Of what is in use."""
 
@@ -23,7 +24,8 @@ _LEAST_SHARE = 0.05
 def copied_ddp(scene: Scene) -> Iterator[Finding]:
     """The buckets of copies at the failure, else at the peak."""
     allocations, rows = scene.device.allocations, scene.advice_rows
-    rows = rows[scene.trace.stacks.within(_COPY, allocations.stack[rows])]
+    for pattern in (_COPY, _BY_COPY):
+        rows = rows[scene.trace.stacks.within(pattern, allocations.stack[rows])]
     size_bytes = int(allocations.requested_bytes[rows].sum())
     if not len(rows) or size_bytes < _LEAST_SHARE * scene.advice_heap.requested_bytes:
         return

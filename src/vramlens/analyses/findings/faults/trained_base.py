@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
@@ -15,29 +16,33 @@ from vramlens.ground.verdict import Verdict
 from vramlens.trace import ParameterUse, TensorKind
 from vramlens.units import format_size
 
-_ADAPTER = re.compile(r"\.(?:lora_?(?:[abAB]|down|up)|adapters?)(?:[._]|$)")
-"""In names of parameters: what LoRA's and adapters' are called (peft, diffusers, people's own)."""
+_ADAPTER = re.compile(r"\.\d+\.(?:.*\.)?(?:lora_?(?:[abAB]|down|up)|adapters?)(?:[._]|$)")
+"""In names of parameters of numbered layers: what LoRA's and adapters' are called (peft, diffusers, people's
+own). One adapter behind an encoder joins two models.
+"""
+_MEANT = re.compile(r"modules_to_save|embed|lm_head|\bwte\b")
+"""What is trained beside adapters on purpose, such as the rows of new tokens."""
 _TIMES = 10
 """As large as the adapters, at least: a head beside them is trained, too."""
+_MOST = 0.5
+"""Of the model's other parameters, that are trained."""
 _LEAST_SHARE = 0.15
 """Of what is in use."""
 
 
 def trained_base(scene: Scene) -> Iterator[Finding]:
-    """The gradients and states of parameters that are no adapters', where the model has adapters and an optimizer
-    changes nearly all of its parameters.
+    """The gradients and states of parameters that are no adapters', where a model has adapters and an optimizer
+    changes most of its other parameters.
     """
     if scene.ending_request is None:
         return
     names, sizes = scene.view.names, scene.device.allocations.requested_bytes
-    parameters = names.of_kind(TensorKind.PARAMETER)
-    trained = parameters[names.use[parameters] == ParameterUse.STEPPED]
-    is_adapter = np.array(
-        [bool(_ADAPTER.search(names.name(row))) for row in trained.tolist()], bool
-    )
-    base, adapters = trained[~is_adapter], trained[is_adapter]
+    adapters, other_rows = _adapters_and_others(scene)
+    base = other_rows[names.use[other_rows] == ParameterUse.STEPPED]
     base_bytes, adapter_bytes = int(sizes[base].sum()), int(sizes[adapters].sum())
-    if not adapter_bytes or base_bytes < _TIMES * adapter_bytes:
+    if not adapter_bytes or base_bytes < max(
+        _TIMES * adapter_bytes, _MOST * sizes[other_rows].sum()
+    ):
         return
     owners = {f"{names.name(row)}]" for row in base.tolist()}
     made = names.of_kind(TensorKind.GRADIENT, TensorKind.OPTIMIZER_STATE)
@@ -59,6 +64,20 @@ def trained_base(scene: Scene) -> Iterator[Finding]:
             f"{names.name(largest)} is trained, and {names.name(int(adapters[0]))} is an adapter",
         ),
         fix="freeze all but the adapters and the head, before the optimizer is built: call requires_grad_(False) on"
-        f" the others, and look at the test that picks them (at least {format_size(size_bytes)} less)",
+        f" the others, and check the condition that selects them (at least {format_size(size_bytes)} less)",
         extent=Extent(scene.advice_event, rows),
     )
+
+
+def _adapters_and_others(scene: Scene) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The adapters that an optimizer changes, and the other parameters of the same models that might be frozen."""
+    names = scene.view.names
+    rows = names.of_kind(TensorKind.PARAMETER)
+    texts = [names.name(row) for row in rows.tolist()]
+    is_adapter = np.array([bool(_ADAPTER.search(text)) for text in texts], np.bool_)
+    is_adapter &= names.use[rows] == ParameterUse.STEPPED
+    models = {
+        text.partition(".")[0] for text, is_one in zip(texts, is_adapter, strict=True) if is_one
+    }
+    is_other = [text.partition(".")[0] in models and not _MEANT.search(text) for text in texts]
+    return rows[is_adapter], rows[np.array(is_other, np.bool_) & ~is_adapter]

@@ -17,7 +17,9 @@ from vramlens.trace import RowLengths
 from vramlens.units import format_size
 
 _MOST_USED = 0.4
-"""Of the padded batch: with lengths at random a half is usual."""
+"""Of the padded batch: less than what is recorded (a half), as labels at random look like even lengths."""
+_MOSTLY = 0.5
+"""Of what the pass has computed, that is padded: sequences that were packed are not."""
 _LEAST_SHARE = 0.25
 """Of what is in use with the failed request, that is for padding."""
 _COMPUTED = (Category.ACTIVATIONS, Category.TEMPORARIES)
@@ -29,17 +31,20 @@ def uneven_rows(scene: Scene) -> Iterator[Finding]:
     if request is None or batch is None:
         return
     rows = _computed_of_pass(scene)
-    in_use_bytes = int(scene.device.allocations.requested_bytes[rows].sum()) + request.size_bytes
-    padded = batch.rows * batch.longest
+    sizes, padded = scene.device.allocations.requested_bytes[rows], batch.rows * batch.longest
+    padded_bytes = int(sizes[sizes % padded == 0].sum())
+    if padded_bytes < _MOSTLY * int(sizes.sum()):
+        return
+    in_use_bytes = padded_bytes + request.size_bytes
     saved_bytes = in_use_bytes * (padded - batch.total) // padded
     if saved_bytes < _LEAST_SHARE * scene.wanted_bytes:
         return
     yield Finding(
         id="uneven_rows",
         verdict=Verdict.LIKELY,
-        title=f"the batch's {batch.rows:,} rows are padded to the longest, {batch.longest:,}, and use"
-        f" {100 * batch.total / padded:.0f}% of it: about {part_of_heap(saved_bytes, scene.advice_heap)} are for"
-        " padding",
+        title=f"the batch's {batch.rows:,} rows are padded to the longest, {batch.longest:,}, and only"
+        f" {100 * batch.total / padded:.0f}% of the padded batch is data: about"
+        f" {part_of_heap(saved_bytes, scene.advice_heap)} are for padding",
         bytes=saved_bytes,
         place=scene.view.place_of_stack(request.stack),
         evidence=(
@@ -66,7 +71,10 @@ def _batch(scene: Scene) -> RowLengths | None:
 
 def _fits(sizes: tuple[int, ...], batch: RowLengths) -> bool:
     """Whether a tensor has a row for each, as long as the longest; batches may stand second."""
-    return batch.longest in sizes and batch.rows in sizes[:2]
+    return any(
+        size == batch.rows and batch.longest in (*sizes[:place], *sizes[place + 1 :])
+        for place, size in enumerate(sizes[:2])
+    )
 
 
 def _computed_of_pass(scene: Scene) -> NDArray[np.int64]:

@@ -30,17 +30,29 @@ def parametrized_weight(scene: Scene) -> Iterator[Finding]:
         return
     view, allocations, rows = scene.view, scene.device.allocations, scene.advice_rows
     last_end = int(view.phases.ends_before(scene.advice_event).max(initial=-1))
-    is_of_pass = (allocations.born[rows] > last_end) & ~view.names.placed[rows]
+    is_of_pass = (allocations.born[rows] > last_end) & view.modules.marked[rows]
+    is_of_pass &= ~view.names.placed[rows]
     is_computed = scene.trace.stacks.within(_PARAMETRIZED, allocations.stack[rows])
     rows = rows[is_of_pass & is_computed]
-    calls = np.stack([allocations.stack[rows], allocations.requested_bytes[rows]])
-    _, group, counts = np.unique(calls, axis=1, return_inverse=True, return_counts=True)
-    rows = rows[counts[group.reshape(-1)] >= _FEWEST_READS]
-    size_bytes = int(allocations.requested_bytes[rows].sum())
+    # Layers of one kind read a weight each, at one line: by module they are told apart.
+    calls = (allocations.stack, view.modules.module, allocations.requested_bytes)
+    _, group, counts = np.unique(
+        np.stack([column[rows] for column in calls]),
+        axis=1,
+        return_inverse=True,
+        return_counts=True,
+    )
+    reads_of_row = counts[group.reshape(-1)]
+    rows, reads_of_row = (
+        rows[reads_of_row >= _FEWEST_READS],
+        reads_of_row[reads_of_row >= _FEWEST_READS],
+    )
+    sizes = allocations.requested_bytes[rows]
+    size_bytes = int(sizes.sum())
     if not len(rows) or size_bytes < _LEAST_SHARE * scene.advice_heap.requested_bytes:
         return
-    reads = int(counts.max())
-    saved_bytes = size_bytes - size_bytes // reads
+    reads = int(reads_of_row[np.argmax(sizes)])
+    saved_bytes = size_bytes - int((sizes / reads_of_row).sum())
     yield Finding(
         id="parametrized_weight",
         verdict=Verdict.LIKELY,

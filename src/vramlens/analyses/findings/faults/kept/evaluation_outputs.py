@@ -19,6 +19,7 @@ _FEWEST_PASSES = 4
 """That left something of one size, by one stack."""
 _LEAST_SHARE = 0.3
 """Of what is in use at the peak."""
+_AS_LARGE = 0.05
 
 
 def evaluation_outputs(scene: Scene) -> Iterator[Finding]:
@@ -31,12 +32,14 @@ def evaluation_outputs(scene: Scene) -> Iterator[Finding]:
     size_bytes = int(scene.device.allocations.requested_bytes[rows].sum())
     if size_bytes < _LEAST_SHARE * scene.advice_heap.requested_bytes:
         return
+    if _is_copied_for_training(scene, size_bytes, int(rows.max())):
+        return
     largest = int(rows[np.argmax(scene.device.allocations.requested_bytes[rows])])
     yield Finding(
         id="evaluation_outputs",
         verdict=Verdict.LIKELY,
-        title=f"{part_of_heap(size_bytes, scene.advice_heap)} are outputs of {passes} evaluation batches, kept on the"
-        " GPU until the evaluation ends",
+        title=f"{part_of_heap(size_bytes, scene.advice_heap)} are outputs of {passes} batches of an evaluation, kept on"
+        " the GPU until it ends",
         bytes=size_bytes,
         place=scene.view.place_of_block(largest),
         evidence=("each batch leaves as much, and all of it goes before training goes on",),
@@ -44,6 +47,18 @@ def evaluation_outputs(scene: Scene) -> Iterator[Finding]:
         f" outputs.append(output.cpu()) (up to {format_size(size_bytes)} less)",
         extent=Extent(scene.advice_event, rows),
     )
+
+
+def _is_copied_for_training(scene: Scene, size_bytes: int, last_row: int) -> bool:
+    """Whether as much was asked for at once after the last of them, and is there in the next backward pass: a
+    rollout that is stacked.
+    """
+    allocations, peak_event = scene.device.allocations, scene.advice_event
+    starts = scene.view.phases.span_start
+    next_backward = int(starts[starts > peak_event].min(initial=len(scene.device.events)))
+    later = scene.advice_rows[scene.advice_rows > last_row]
+    is_as_large = np.abs(allocations.requested_bytes[later] / size_bytes - 1) <= _AS_LARGE
+    return bool((is_as_large & (allocations.free_requested[later] > next_backward)).any())
 
 
 def _rows_of_passes(scene: Scene) -> tuple[NDArray[np.int64], int]:
@@ -65,7 +80,9 @@ def _rows_of_passes(scene: Scene) -> tuple[NDArray[np.int64], int]:
     apart = np.diff(np.searchsorted(in_passes, rows))
     is_later_pass = np.append(False, ~is_other & (apart >= FEWEST_ALLOCATIONS))
     passes = 1 + np.bincount(group, weights=is_later_pass).astype(np.int64)
-    return rows[passes[group] >= _FEWEST_PASSES], int(passes.max())
+    is_of_many = passes[group] >= _FEWEST_PASSES
+    largest = np.argmax(allocations.requested_bytes[rows] * is_of_many)
+    return rows[is_of_many], int(passes[group][largest])
 
 
 def _requests_of_evaluation(scene: Scene) -> NDArray[np.int64]:

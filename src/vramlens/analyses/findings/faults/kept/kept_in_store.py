@@ -68,6 +68,8 @@ fewer.
 """
 _FEWEST_RESULTS = 3
 """Of one evaluation: a teacher's for two views of a batch are none."""
+_FEWEST_BETWEEN = 2
+"""Backward passes between two evaluations: a rollout comes before each update."""
 _MOVE = re.compile(r"\.(?:to|cuda)\(")
 """A line that moves tensors."""
 _LAST_KEY = re.compile(r"\['(?P<key>[^\[\]']+)'\]$")
@@ -310,14 +312,18 @@ def _are_outputs(scene: Scene, store: _Store) -> bool:
 
 
 def _is_of_ended_evaluations(scene: Scene, rows: NDArray[np.int64]) -> bool:
-    """Whether models left several results at a time there without gradients, and backward passes ran between."""
+    """Whether models left several results at a time there without gradients, and training went on between: not
+    what each update uses, as a rollout and a replay buffer.
+    """
     modules, born = scene.view.modules, scene.device.allocations.born
     results = rows[modules.marked[rows] & modules.without_grad[rows]]
     if not len(results) or not len(scene.view.phases.span_start):
         return False
     ends = scene.view.phases.ends_before(scene.advice_event)
-    entries = np.unique(np.searchsorted(ends, born[results]), return_counts=True)[1]
-    return len(entries) > 1 and int(entries[:-1].min()) >= _FEWEST_RESULTS
+    evaluations, entries = np.unique(np.searchsorted(ends, born[results]), return_counts=True)
+    if len(entries) < 2 or int(entries[:-1].min()) < _FEWEST_RESULTS:
+        return False
+    return int(np.diff(evaluations).min()) >= _FEWEST_BETWEEN
 
 
 def _is_moved_data(scene: Scene, store: _Store) -> bool:

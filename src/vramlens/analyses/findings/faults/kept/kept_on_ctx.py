@@ -16,6 +16,8 @@ from vramlens.units import format_size
 
 _ON_CTX = re.compile(r"^(\w+)Backward\.(\w+)")
 """An attribute of the graph's node of a Function, which is its ctx (capture/names)."""
+_FEWEST_PASSES = 2
+"""Backward passes that left some: one may have gone through another graph, and this one's is to come."""
 _LEAST_SHARE = 0.2
 """Of what is in use."""
 
@@ -27,11 +29,16 @@ def kept_on_ctx(scene: Scene) -> Iterator[Finding]:
     if scene.ending_request is None:
         return
     view, allocations, rows = scene.view, scene.device.allocations, scene.advice_rows
-    last_end = int(view.phases.ends_before(scene.advice_event).max(initial=-1))
+    ends = view.phases.ends_before(scene.advice_event)
+    last_end = int(ends.max(initial=-1))
     is_on_ctx = [bool(_ON_CTX.match(view.names.name(row))) for row in rows.tolist()]
     rows = rows[np.array(is_on_ctx, np.bool_) & (allocations.born[rows] < last_end)]
+    passes = np.unique(np.searchsorted(ends, allocations.born[rows]))
     size_bytes = int(allocations.requested_bytes[rows].sum())
-    if not len(rows) or size_bytes < _LEAST_SHARE * scene.advice_heap.requested_bytes:
+    if (
+        len(passes) < _FEWEST_PASSES
+        or size_bytes < _LEAST_SHARE * scene.advice_heap.requested_bytes
+    ):
         return
     largest = int(rows[np.argmax(allocations.requested_bytes[rows])])
     match = _ON_CTX.match(view.names.name(largest))

@@ -8,24 +8,29 @@ from collections.abc import Set as AbstractSet
 
 from vramlens.analyses.attribution.named_shapes import Shape
 from vramlens.analyses.finding import Finding
+from vramlens.analyses.findings.faults.requests.costly_expression import shown
 from vramlens.analyses.scene import Scene
 from vramlens.ground.verdict import Verdict
 from vramlens.units import format_size
 
-_PAIRS_ON_PURPOSE = re.compile(
-    r"None|unsqueeze|\bcdist|\bouter|@|matmul|einsum|\.T\b|\.t\(|meshgrid"
+_OPERAND = r"[\w.]+(?:\[[\w'\"]+\])?"
+_ROW_BY_ROW = re.compile(
+    rf"^\(*{_OPERAND}\)*\s*(?:[-+*/]|[=<>!]=|[<>])\s*\(*{_OPERAND}\)*(?:\s*\*\*\s*2)?$"
+    rf"|(?:\w*[Ll]oss\w*|criterion|torch\.(?:sub|add|mul|div|where|eq))\({_OPERAND},\s*{_OPERAND}"
 )
-"""In an expression that makes pairs because it wants them."""
+"""Arithmetic between two plain operands, and losses: what is mostly meant row by row. A kernel, a product and an
+axis that is added make pairs because they want them.
+"""
 _FEWEST_ROWS = 1024
 """Fewer make pairs that are as large as many other things."""
 
 
 def broadcast_rows(scene: Scene) -> Iterator[Finding]:
-    """The failed request, if it is as large as all pairs of a column's and a vector's numbers, and nothing in
-    the expression says that pairs are wanted.
+    """The failed request, if it is as large as all pairs of a column's and a vector's numbers, in an expression
+    that is mostly meant row by row.
     """
     request, expression = scene.ending_request, scene.ending_expression
-    if request is None or not expression or _PAIRS_ON_PURPOSE.search(expression):
+    if request is None or not _ROW_BY_ROW.search(expression):
         return
     column = _column(set(scene.advice_shapes.values()), request.size_bytes)
     if column is None:
@@ -35,7 +40,7 @@ def broadcast_rows(scene: Scene) -> Iterator[Finding]:
     yield Finding(
         id="broadcast_rows",
         verdict=Verdict.LIKELY,
-        title=f"{expression} broadcasts {column} with [{rows}] to {rows:,} x {rows:,} numbers,"
+        title=f"{shown(expression)} broadcasts {column} with [{rows}] to {rows:,} x {rows:,} numbers,"
         f" {format_size(request.size_bytes)}",
         bytes=request.size_bytes - one_shape_bytes,
         place=scene.view.place_of_stack(request.stack),

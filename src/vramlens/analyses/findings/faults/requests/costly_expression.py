@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from vramlens.analyses.attribution.categories import Category
 from vramlens.analyses.finding import Finding
@@ -74,9 +74,11 @@ def _kept_results(scene: Scene) -> Iterator[Finding]:
     """The lines whose calls made the most of what is in use, if that is much."""
     heap = scene.advice_heap
     lines_of: defaultdict[ExpressionUse, list[LineBytes]] = defaultdict(list)
+    entries = _entries_by_line(scene)
     for line in heap.by_line:
         use = use_of_expression(scene.source_of(line.place))
-        if use is not None and use.stays and _is_too_much(scene, use, line):
+        is_much = use is not None and use.stays and _is_too_much(scene, use, line)
+        if use is not None and is_much and not _is_kept_in_store(line, entries):
             lines_of[use].append(line)
     if not lines_of:
         return
@@ -140,21 +142,28 @@ def _row_count(scene: Scene, row: int) -> int:
 def _is_too_much(scene: Scene, use: ExpressionUse, line: LineBytes) -> bool:
     if use.for_graph and line.category != "activations":
         return False
-    if _is_kept_in_store(scene, line):
-        return False
     one_bytes = _bytes_of([line]) // line.allocations
     return not use.if_larger or _is_larger(scene, one_bytes, line.place)
 
 
-def _is_kept_in_store(scene: Scene, line: LineBytes) -> bool:
-    """Whether a list, dict or cache of the program keeps most of what a line made: that it is kept is the fault."""
+def _is_kept_in_store(line: LineBytes, entries: Mapping[Place | None, list[int]]) -> bool:
+    """Whether a list, dict or cache of the program keeps most of what a line made: that it is kept is the fault.
+
+    Args:
+        entries: the bytes of each entry of these, by the line that made it.
+    """
+    kept_bytes = entries.get(line.place, [])
+    return len(kept_bytes) >= _FEWEST_ENTRIES and 2 * sum(kept_bytes) > line.bytes
+
+
+def _entries_by_line(scene: Scene) -> dict[Place | None, list[int]]:
+    """The bytes of what lists, dicts and caches of the program keep, by the line that made it."""
     names, sizes = scene.view.names, scene.device.allocations.requested_bytes
-    rows = [
-        row
-        for row in scene.program_rows.tolist()
-        if "[" in names.name(row) and scene.view.place_of_block(row) == line.place
-    ]
-    return len(rows) >= _FEWEST_ENTRIES and 2 * int(sizes[rows].sum()) > line.bytes
+    entries: defaultdict[Place | None, list[int]] = defaultdict(list)
+    for row in scene.program_rows.tolist():
+        if "[" in names.name(row):
+            entries[scene.view.place_of_block(row)].append(int(sizes[row]))
+    return entries
 
 
 def _is_larger(scene: Scene, size_bytes: int, place: Place | None) -> bool:

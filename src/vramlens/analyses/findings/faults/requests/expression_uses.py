@@ -194,16 +194,17 @@ _USES = (
         stays=True,
     ),
     _of(
-        r"\bto_dense_adj\((?![^)]*batch)",
-        "makes one matrix of all nodes, as it is not told which graph each is of",
-        "pass the batch vector: to_dense_adj(edge_index, batch) makes a small matrix for each graph; or leave the"
-        " edges as they are, in a list (GCNConv, a sparse product)",
+        r"\bto_dense_adj\((?!.*batch)",
+        "makes one matrix of all nodes",
+        "if it is a batch of graphs, pass the batch vector: to_dense_adj(edge_index, batch) makes a small matrix for"
+        " each; or leave the edges as they are, in a list (GCNConv, a sparse product)",
         stays=True,
     ),
     _of(
-        r"[+-]\s*torch\.eye\(",
+        r"\+\s*(?:[\w.]+(?:e-\d+)?\s*\*\s*)?torch\.eye\(",
         "makes a square matrix for a diagonal, and a copy of the sum",
-        "add to the diagonal in place: x.diagonal(dim1=-2, dim2=-1).add_(1)",
+        "add to the diagonal in place: x.diagonal(dim1=-2, dim2=-1).add_(…), of a clone where the backward pass needs"
+        " x",
     ),
     _of(
         r"\b(?:diag_embed|torch\.diag|torch\.eye)\(",
@@ -341,8 +342,8 @@ _USES = (
         " compared, make one matrix product of all of them, and pick its entries by the index",
     ),
     _of(
-        r"(?<!\])\.(?:float|half|bfloat16)\(\)\s*(?:/|\*|\.div\()\s*\(?(?:255|256|127)",
-        "makes all pixels numbers of several bytes, and a copy of these",
+        r"(?<!\])\.(?:float|half|bfloat16)\(\)\s*(?:/|\.div\()\s*\(?(?:255|256)\b",
+        "converts every pixel to a wider type, and copies the result",
         "crop or resize the images first, and convert what is left of them; x.float().div_(255) makes one copy"
         " instead of two",
         makes_several=True,
