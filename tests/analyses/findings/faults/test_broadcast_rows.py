@@ -47,3 +47,25 @@ def test_all_pairs_of_a_column_and_a_vector(
         assert answer.findings[0].id == "broadcast_rows"
         assert "2,048 x 2,048" in finding.title
         assert "8.00 KiB then" in (finding.fix or "")
+
+
+@pytest.mark.parametrize(
+    ("text", "is_told"),
+    [
+        ("return torch.sqrt(((pred - target) ** 2).mean() + 1e-8)", True),
+        ("return torch.cdist(pred, target)", False),
+    ],
+)
+def test_all_pairs_that_were_made_before(tmp_path: Path, text: str, *, is_told: bool) -> None:
+    """Memory runs out in the backward pass."""
+    run = MadeRun(FRAMES)
+    for shape in ("float32[2048, 1]", "float32[2048]"):
+        run.asks("state", ROWS * 4 / (1 << 20), name=f"{shape} tensor")
+    run.asks("all", 16, name="float32[2048, 2048] tensor")
+    answer = run.fails("all", 16, tmp_path, node="PowBackward0", source={(USER, 9): text})
+    finding = finding_of(answer, "broadcast_rows")
+    assert (finding is not None) == is_told
+    if finding is not None:
+        assert finding.title.startswith("pred - target broadcasts float32[2048, 1]")
+        assert finding.place is not None
+        assert finding.place.line == 9

@@ -9,7 +9,9 @@ from collections.abc import Set as AbstractSet
 from vramlens.analyses.attribution.named_shapes import Shape
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.findings.faults.requests.costly_expression import shown
+from vramlens.analyses.findings.faults.requests.expression_uses import MUCH
 from vramlens.analyses.scene import Scene
+from vramlens.ground.place import Place
 from vramlens.ground.verdict import Verdict
 from vramlens.units import format_size
 
@@ -21,29 +23,53 @@ _ROW_BY_ROW = re.compile(
 """Arithmetic between two plain operands, and losses: what is mostly meant row by row. A kernel, a product and an
 axis that is added make pairs because they want them.
 """
+_DIFFERENCE = re.compile(rf"\(({_OPERAND}\s*-\s*{_OPERAND})\)")
+"""In a line: what a mean of squares is computed of."""
 _FEWEST_ROWS = 1024
 """Fewer make pairs that are as large as many other things."""
 
 
 def broadcast_rows(scene: Scene) -> Iterator[Finding]:
-    """The failed request, if it is as large as all pairs of a column's and a vector's numbers, in an expression
-    that is mostly meant row by row.
+    """The failed request, or what a line made before, if it is as large as all pairs of a column's and a vector's
+    numbers, in an expression that is mostly meant row by row.
+    """
+    if scene.ending_request is None:
+        return
+    shapes = set(scene.advice_shapes.values())
+    for expression, size_bytes, place in _row_by_row(scene):
+        column = _column(shapes, size_bytes)
+        if column is not None:
+            yield _finding(expression, size_bytes, place, column)
+            return
+
+
+def _row_by_row(scene: Scene) -> Iterator[tuple[str, int, Place | None]]:
+    """Yields expressions that are mostly meant row by row, with the bytes and the line of what they make: the one
+    that failed, and those of lines that made a large square matrix.
     """
     request, expression = scene.ending_request, scene.ending_expression
-    if request is None or not _ROW_BY_ROW.search(expression):
-        return
-    column = _column(set(scene.advice_shapes.values()), request.size_bytes)
-    if column is None:
-        return
+    if request is not None and _ROW_BY_ROW.search(expression):
+        yield expression, request.size_bytes, scene.view.place_of_stack(request.stack)
+    for row, shape in scene.advice_shapes.items():
+        is_square = len(shape.sizes) == 2 and shape.sizes[0] == shape.sizes[1]
+        if not is_square or shape.bytes < MUCH * scene.advice_heap.requested_bytes:
+            continue
+        place = scene.view.place_of_block(row)
+        difference = _DIFFERENCE.search(scene.source_of(place)) if place is not None else None
+        if difference is not None:
+            yield difference[1], shape.bytes, place
+
+
+def _finding(expression: str, size_bytes: int, place: Place | None, column: Shape) -> Finding:
     rows = column.sizes[0]
-    one_shape_bytes = request.size_bytes // rows
-    yield Finding(
+    one_shape_bytes = size_bytes // rows
+    return Finding(
         id="broadcast_rows",
         verdict=Verdict.LIKELY,
         title=f"{shown(expression)} broadcasts {column} with [{rows}] to {rows:,} x {rows:,} numbers,"
-        f" {format_size(request.size_bytes)}",
-        bytes=request.size_bytes - one_shape_bytes,
-        place=scene.view.place_of_stack(request.stack),
+        f" {format_size(size_bytes)}",
+        bytes=size_bytes - one_shape_bytes,
+        place=place,
         evidence=("a size of 1 is repeated for each entry of the other tensor",),
         fix="if the two are meant row by row, give both one shape: squeeze(-1) the column, or unsqueeze(-1) the"
         f" other ({format_size(one_shape_bytes)} then); if all pairs are wanted, compute them in blocks of rows",
