@@ -215,6 +215,11 @@ class Scene:
         return self.device.allocations.born[starts]
 
     @property
+    def last_backward_end(self) -> int:
+        """The event at which the last backward pass before then was over; -1 where none was."""
+        return int(self.view.phases.ends_before(self.advice_event).max(initial=-1))
+
+    @property
     def advice_heap(self) -> Heap:
         """The heap at the failure, else at the peak."""
         return self.heap_at(self.advice_event)

@@ -20,6 +20,11 @@ from vramlens.analyses.attribution.named_shapes import Shape, shape_in
         ("Buffer.rows[3]", None),
         ("float32 tensor", None),
         ("float32[] tensor", None),
+        ("float8_e4m3fn[7] tensor", Shape("float8_e4m3fn", (7,))),
+        ("float32[0, 5] tensor", Shape("float32", (0, 5))),
+        ("float32[999999999999999999999, 1] tensor", None),  # no device holds it
+        ("float32[999999999999999999999, 0] tensor", None),
+        ("float99999[5] tensor", None),
     ],
 )
 def test_the_shape_that_a_name_ends_with(name: str, shape: Shape | None) -> None:

@@ -9,10 +9,14 @@ from dataclasses import dataclass
 
 from vramlens.analyses.attribution.names import Names
 
-_SHAPE = re.compile(r"\b(?P<type>[a-z]+\d+\w*)\[(?P<sizes>[\d, ]+)\]\)?(?: tensor| slice)?$")
+_SHAPE = re.compile(
+    r"\b(?P<type>[a-z]+\d{1,3}(?!\d)\w*)\[(?P<sizes>[\d, ]{1,400})\]\)?(?: tensor| slice)?$"
+)
 """``float32[8, 1024] tensor``, ``name (slice int64[256, 120])`` (capture/names/tensor_names.py)."""
 _BITS = re.compile(r"\d+")
 _MOST_DIMENSIONS = 16
+_MOST_NUMBERS = 1 << 48
+"""Of a tensor: no device holds more, and a name may come from a stranger."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +57,10 @@ def shape_in(name: str) -> Shape | None:
     if match is None:
         return None
     sizes = tuple(int(size) for size in match["sizes"].split(",") if size.strip())
-    return Shape(match["type"], sizes) if len(sizes) <= _MOST_DIMENSIONS else None
+    is_possible = (
+        len(sizes) <= _MOST_DIMENSIONS and math.prod(size or 1 for size in sizes) <= _MOST_NUMBERS
+    )
+    return Shape(match["type"], sizes) if is_possible else None
 
 
 def shapes_of(names: Names, rows: Iterable[int]) -> dict[int, Shape]:

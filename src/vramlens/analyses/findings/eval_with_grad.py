@@ -100,8 +100,7 @@ def _without_checkpoints(scene: Scene) -> Iterator[Finding]:
     if not idle_layer:
         return
     view, allocations, rows = scene.view, scene.device.allocations, scene.advice_rows
-    ends = view.phases.ends_before(scene.advice_event)
-    is_since = allocations.born[rows] > int(ends.max(initial=-1))
+    is_since = allocations.born[rows] > scene.last_backward_end
     rows = rows[view.modules.eval_with_grad[rows] & is_since & ~view.names.placed[rows]]
     size_bytes = int(allocations.requested_bytes[rows].sum())
     if size_bytes < _LEAST_OF_IDLE * scene.advice_heap.requested_bytes:

@@ -80,6 +80,7 @@ def _fits(sizes: tuple[int, ...], batch: RowLengths) -> bool:
 def _computed_of_pass(scene: Scene) -> NDArray[np.int64]:
     """What modules have computed since the last backward pass."""
     view, rows = scene.view, scene.advice_rows
-    last_end = int(view.phases.ends_before(scene.advice_event).max(initial=-1))
     is_computed = np.isin(view.categories.category[rows], _COMPUTED) & view.modules.marked[rows]
-    return np.asarray(rows[is_computed & (scene.device.allocations.born[rows] > last_end)])
+    return np.asarray(
+        rows[is_computed & (scene.device.allocations.born[rows] > scene.last_backward_end)]
+    )

@@ -29,8 +29,7 @@ def parametrized_weight(scene: Scene) -> Iterator[Finding]:
     if scene.ending_request is None:
         return
     view, allocations, rows = scene.view, scene.device.allocations, scene.advice_rows
-    last_end = int(view.phases.ends_before(scene.advice_event).max(initial=-1))
-    is_of_pass = (allocations.born[rows] > last_end) & view.modules.marked[rows]
+    is_of_pass = (allocations.born[rows] > scene.last_backward_end) & view.modules.marked[rows]
     is_of_pass &= ~view.names.placed[rows]
     is_computed = scene.trace.stacks.within(_PARAMETRIZED, allocations.stack[rows])
     rows = rows[is_of_pass & is_computed]

@@ -68,11 +68,12 @@ def _rows_of_turns(scene: Scene, *, has_checkpoints: bool) -> tuple[NDArray[np.i
     """
     view, allocations = scene.view, scene.device.allocations
     rows = scene.advice_rows
-    last_end = int(view.phases.ends_before(scene.advice_event).max(initial=-1))
     is_kept = view.modules.trains[rows] & (allocations.stack[rows] != NO_STACK)
     if has_checkpoints:  # what goes into one is what the last one gave
         is_kept &= scene.trace.stacks.within(CHECKPOINT_FRAME, allocations.stack[rows])
-    rows = rows[is_kept & (allocations.born[rows] > last_end) & ~view.names.placed[rows]]
+    rows = rows[
+        is_kept & (allocations.born[rows] > scene.last_backward_end) & ~view.names.placed[rows]
+    ]
     if not len(rows):
         return rows, 0
     calls = np.stack(

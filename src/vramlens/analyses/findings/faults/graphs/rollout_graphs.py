@@ -56,8 +56,9 @@ def _passes(scene: Scene) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     where the first line of the first module comes again; and what they asked for that is alive.
     """
     view, allocations = scene.view, scene.device.allocations
-    last_end = int(view.phases.ends_before(scene.advice_event).max(initial=-1))
-    is_since = (allocations.born > last_end) & (allocations.born < scene.advice_event)
+    is_since = (allocations.born > scene.last_backward_end) & (
+        allocations.born < scene.advice_event
+    )
     marked = np.flatnonzero(view.modules.trains & is_since & (view.phases.span < 0))
     if not len(marked):
         return marked, marked

@@ -30,9 +30,8 @@ def kept_on_ctx(scene: Scene) -> Iterator[Finding]:
         return
     view, allocations, rows = scene.view, scene.device.allocations, scene.advice_rows
     ends = view.phases.ends_before(scene.advice_event)
-    last_end = int(ends.max(initial=-1))
     is_on_ctx = [bool(_ON_CTX.match(view.names.name(row))) for row in rows.tolist()]
-    rows = rows[np.array(is_on_ctx, np.bool_) & (allocations.born[rows] < last_end)]
+    rows = rows[np.array(is_on_ctx, np.bool_) & (allocations.born[rows] < scene.last_backward_end)]
     passes = np.unique(np.searchsorted(ends, allocations.born[rows]))
     size_bytes = int(allocations.requested_bytes[rows].sum())
     if (
