@@ -179,7 +179,7 @@ def _card(size: int) -> str:
     """A card as a person writes it: ``24G``, ``h100``."""
     from vramlens.prediction.card.cards import card_key
 
-    return card_key(size) or f"{size // MIB}MiB" if size % GIB else f"{size // GIB}G"
+    return card_key(size) or (f"{size // MIB}MiB" if size % GIB else f"{size // GIB}G")
 
 
 def _predicted_batch(arguments: argparse.Namespace) -> Prediction:

@@ -223,7 +223,7 @@ def _stray(trace: Trace, device: DeviceTrace) -> Stray:
     if not len(recorded):
         return stray
     view = attribute(trace, device)
-    largest = int(recorded[np.argmax(allocations.requested_bytes[recorded])])
+    largest = allocations.largest_of(recorded)
     stack = int(allocations.stack[largest])
     return replace(
         stray,

@@ -58,6 +58,10 @@ class Allocations(MemoryPieces):
     segment: NDArray[np.uint32]
     pool: NDArray[np.uint32]
 
+    def largest_of(self, rows: NDArray[np.int64]) -> int:
+        """The first of these allocations (at least one) that the program asked most bytes for."""
+        return int(rows[np.argmax(self.requested_bytes[rows])])
+
     def fullest(self, rows: NDArray[np.int64]) -> tuple[int, int]:
         """The first event at which most bytes of some allocations (at least one) are alive, and
         how many.

@@ -111,7 +111,7 @@ def _without_checkpoints(scene: Scene) -> Iterator[Finding]:
         title=f"{idle_layer} has gradient checkpointing, but does not use it now: the model is in eval mode, with"
         " gradients",
         bytes=size_bytes,
-        place=view.place_of_block(int(rows[np.argmax(allocations.requested_bytes[rows])])),
+        place=view.place_of_block(allocations.largest_of(rows)),
         evidence=("transformers uses gradient checkpointing in training mode only",),
         fix="call model.train() before training goes on, as after each evaluation: checkpointing then saves much"
         f" of {format_size(size_bytes)}. If this is an evaluation, wrap it in torch.no_grad()",

@@ -148,7 +148,7 @@ def _place_of_most(view: Attribution, rows: NDArray[np.int64]) -> Place | None:
     """The user's line at which the largest of some blocks was requested."""
     if not len(rows):
         return None
-    largest = int(rows[np.argmax(view.device.allocations.requested_bytes[rows])])
+    largest = view.device.allocations.largest_of(rows)
     return view.place_of_block(largest)
 
 

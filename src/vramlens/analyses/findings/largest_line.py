@@ -105,7 +105,7 @@ def largest_line(scene: Scene) -> Iterator[Finding]:
 
 def _in_parts(scene: Scene, rows: NDArray[np.int64]) -> str:
     """How a few large tensors can be made smaller, where the shape of one is known; "" elsewhere."""
-    largest_row = int(rows[np.argmax(scene.device.allocations.requested_bytes[rows])])
+    largest_row = scene.device.allocations.largest_of(rows)
     largest = scene.advice_shapes.get(largest_row)
     if largest is None or len(rows) > _FEW_TENSORS or len(largest.sizes) < 2:
         return ""

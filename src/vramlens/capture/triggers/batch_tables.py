@@ -12,6 +12,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
+from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -29,6 +30,8 @@ _FEWEST_COLUMNS, _MOST_BYTES, _MOST_TABLES = 64, 8 << 20, 8
 _FEWEST_ROWS, _MOST_ROWS, _MOST_VECTORS = 2, 4096, 512
 
 _OWN_MEMORY = "/proc/self/mem"
+_ARRAY_TYPES = {8: "q", 4: "i"}
+"""How Python's array calls integers of so many bytes."""
 
 Copy = Callable[[int, int], bytes]
 """Reads so many bytes at an address."""
@@ -48,6 +51,19 @@ class BatchTable:
     columns: int
     item_bytes: int
     numbers: bytes
+
+    @property
+    def has_integers(self) -> bool:
+        """Whether its numbers are signed integers, and no mask."""
+        return self.item_bytes in _ARRAY_TYPES
+
+    def integers(self) -> array[int]:
+        """All of its numbers.
+
+        Raises:
+            KeyError: it has no integers.
+        """
+        return array(_ARRAY_TYPES[self.item_bytes], self.numbers)
 
 
 @dataclass(frozen=True, slots=True)

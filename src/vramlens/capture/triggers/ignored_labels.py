@@ -6,7 +6,6 @@ conversation, padding, the words that a model is not to guess.
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Iterable
 
 from vramlens.capture.triggers.batch_tables import BatchTable
@@ -14,8 +13,6 @@ from vramlens.ground.program_errors import own_errors
 
 _IGNORED = -100
 """The default of ``ignore_index``, torch/nn/functional.py."""
-_TYPES = {8: "q", 4: "i"}
-"""How Python's array calls integers of so many bytes."""
 
 
 def ignored_labels(tables: Iterable[BatchTable]) -> dict[str, int] | None:
@@ -26,7 +23,7 @@ def ignored_labels(tables: Iterable[BatchTable]) -> dict[str, int] | None:
         labels = (
             {"rows": table.rows, "columns": table.columns, "ignored": _ignored(table)}
             for table in tables
-            if table.item_bytes in _TYPES
+            if table.has_integers
         )
         batch = max(labels, key=lambda entry: entry["ignored"], default=None)
         return batch if batch is not None and batch["ignored"] else None
@@ -34,4 +31,4 @@ def ignored_labels(tables: Iterable[BatchTable]) -> dict[str, int] | None:
 
 
 def _ignored(table: BatchTable) -> int:
-    return array(_TYPES[table.item_bytes], table.numbers).count(_IGNORED)
+    return table.integers().count(_IGNORED)

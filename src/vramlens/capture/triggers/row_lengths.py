@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Iterable, Iterator
 
 from vramlens.capture.triggers.batch_tables import BatchNumbers, BatchTable
 from vramlens.capture.triggers.padded_batch import lengths_of_rows
 from vramlens.ground.program_errors import own_errors
 
-_TYPES = {8: "q", 4: "i"}
-"""How Python's array calls integers of so many bytes."""
 _MOST_USED = 0.5
 """Of the batch, padded to its longest row: with lengths at random a half is usual."""
 _SHORTEST_LONGEST, _MOST_BATCHES = 64, 8
@@ -51,6 +48,6 @@ def _lengths_of_tables(tables: Iterable[BatchTable]) -> Iterator[tuple[int, int,
 def _lengths_of_vectors(vectors: Iterable[BatchTable]) -> Iterator[tuple[int, int, int]]:
     """Yields the same of vectors that may be lengths."""
     for vector in vectors:
-        lengths = array(_TYPES[vector.item_bytes], vector.numbers).tolist()
+        lengths = vector.integers()
         if min(lengths) >= 0:
             yield vector.rows, max(lengths), sum(lengths)

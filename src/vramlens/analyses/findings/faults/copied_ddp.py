@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-import numpy as np
-
 from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.findings.usage import part_of_heap
@@ -34,7 +32,7 @@ def copied_ddp(scene: Scene) -> Iterator[Finding]:
         verdict=Verdict.PROVEN,
         title=f"{part_of_heap(size_bytes, scene.advice_heap)} are gradient buckets of a copied DistributedDataParallel",
         bytes=size_bytes,
-        place=scene.view.place_of_block(int(rows[np.argmax(allocations.requested_bytes[rows])])),
+        place=scene.view.place_of_block(allocations.largest_of(rows)),
         evidence=(
             "a copy of the wrapper makes buckets of its own, as large as the parameters to train",
         ),

@@ -122,7 +122,7 @@ def _place(scene: Scene, growth: PassGrowth, rows: NDArray[np.int64]) -> Place |
     with_stack = rows[allocations.stack[rows] != NO_STACK]
     if not len(with_stack):
         return view.place_of_block(int(rows[0]))
-    largest = int(with_stack[np.argmax(allocations.requested_bytes[with_stack])])
+    largest = allocations.largest_of(with_stack)
     frames = _frames(view, np.array([largest]))
     if growth.is_of_same_call:
         calls = np.flatnonzero(stacks.mark_frames(MODULE_CALL)[frames])

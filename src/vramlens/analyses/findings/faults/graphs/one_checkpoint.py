@@ -50,7 +50,7 @@ def one_checkpoint(scene: Scene) -> Iterator[Finding]:
         title=f"{part_of_heap(size_bytes, scene.advice_heap)} were computed again for one checkpoint, which is"
         f" around {len(layers)} layers or more",
         bytes=saved_bytes,
-        place=scene.view.place_of_block(int(rows[np.argmax(allocations.requested_bytes[rows])])),
+        place=scene.view.place_of_block(allocations.largest_of(rows)),
         evidence=(
             f"its backward pass computes all of them again ({layers[-1]} is the latest) before it frees any",
         ),

@@ -58,7 +58,7 @@ def parametrized_weight(scene: Scene) -> Iterator[Finding]:
         title=f"{part_of_heap(size_bytes, scene.advice_heap)} are weights that their parametrization computed anew"
         f" {reads:,} times in one pass",
         bytes=saved_bytes,
-        place=view.place_of_block(int(rows[np.argmax(allocations.requested_bytes[rows])])),
+        place=view.place_of_block(allocations.largest_of(rows)),
         evidence=(
             "a parametrized weight is computed each time that it is read, and the graph keeps each of them",
         ),

@@ -42,7 +42,7 @@ def repeated_turns(scene: Scene) -> Iterator[Finding]:
     first_event = int(scene.device.allocations.born[rows].min())
     if ((begins > first_event) & (begins < scene.advice_event)).sum() > _MOST_PASSES:
         return
-    largest = int(rows[np.argmax(scene.device.allocations.requested_bytes[rows])])
+    largest = scene.device.allocations.largest_of(rows)
     saved_bytes = size_bytes - size_bytes // (math.isqrt(turns) if has_checkpoints else turns)
     yield Finding(
         id="repeated_turns",

@@ -108,7 +108,7 @@ def _left_by_step(scene: Scene) -> Iterator[Finding]:
         title=f"{part_of_heap(size_bytes, heap)} are activations of a step that has ended, beside those of the"
         " next one",
         bytes=size_bytes,
-        place=view.place_of_block(int(rows[np.argmax(allocations.requested_bytes[rows])])),
+        place=view.place_of_block(allocations.largest_of(rows)),
         evidence=(
             "a backward pass frees its graph, unless it is called with retain_graph=True; then a loss or a result"
             " keeps it, until that variable is assigned again",

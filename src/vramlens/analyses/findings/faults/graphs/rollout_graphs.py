@@ -43,7 +43,7 @@ def rollout_graphs(scene: Scene) -> Iterator[Finding]:
         title=f"{part_of_heap(size_bytes, scene.advice_heap)} are activations of {passes:,} passes of a rollout: it"
         " keeps its graph, and the model now runs again for its update",
         bytes=size_bytes,
-        place=view.place_of_block(int(rows[np.argmax(allocations.requested_bytes[rows])])),
+        place=view.place_of_block(allocations.largest_of(rows)),
         evidence=("these passes are alike and have no loss; the latest is on more rows",),
         fix="if no gradient goes through the rollout (actions are samples, and the update computes their"
         f" log-probabilities anew), collect it in torch.no_grad() (about {format_size(size_bytes)} less)",

@@ -34,7 +34,7 @@ def evaluation_outputs(scene: Scene) -> Iterator[Finding]:
         return
     if _is_copied_for_training(scene, size_bytes, int(rows.max())):
         return
-    largest = int(rows[np.argmax(scene.device.allocations.requested_bytes[rows])])
+    largest = scene.device.allocations.largest_of(rows)
     yield Finding(
         id="evaluation_outputs",
         verdict=Verdict.LIKELY,

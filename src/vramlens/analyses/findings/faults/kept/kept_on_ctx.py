@@ -39,7 +39,7 @@ def kept_on_ctx(scene: Scene) -> Iterator[Finding]:
         or size_bytes < _LEAST_SHARE * scene.advice_heap.requested_bytes
     ):
         return
-    largest = int(rows[np.argmax(allocations.requested_bytes[rows])])
+    largest = allocations.largest_of(rows)
     match = _ON_CTX.match(view.names.name(largest))
     function, attribute = match.groups() if match else ("", "")
     yield Finding(

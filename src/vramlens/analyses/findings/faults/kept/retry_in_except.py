@@ -37,7 +37,7 @@ def retry_in_except(scene: Scene) -> Iterator[Finding]:
     size_bytes = int(scene.device.allocations.requested_bytes[rows].sum())
     if not size_bytes:
         return
-    largest = int(rows[np.argmax(scene.device.allocations.requested_bytes[rows])])
+    largest = scene.device.allocations.largest_of(rows)
     yield Finding(
         id="retry_in_except",
         verdict=Verdict.LIKELY,
