@@ -25,6 +25,7 @@ RANKS = {
     "whole_file": 1,
     "_layout": 1,
     "_native": 2,
+    "cards": 2,
     "leak": 2,
     "capture": 2,
     "trace": 3,
@@ -62,10 +63,28 @@ NARROWER = {
         "units",
         "whole_file",
     },  # runs in the user's program: no NumPy
-    "trace": {"ground", "leak"},  # columns: nothing that judges, reads or prints
-    "read": {"ground", "_layout", "_native", "allowance", "trace", "errors", "units"},
+    "trace": {"cards.card_room", "ground", "leak"},  # columns: nothing that judges, reads or prints
+    "read": {
+        "ground",
+        "_layout",
+        "_native",
+        "allowance",
+        "cards.card_room",
+        "trace",
+        "errors",
+        "units",
+    },
     "analyses": {"ground", "leak", "read.oom.oom_text", "trace", "errors", "units"},
-    "replay": {"ground", "_layout", "_native", "analyses", "trace", "errors", "units"},
+    "replay": {
+        "ground",
+        "_layout",
+        "_native",
+        "analyses",
+        "cards.card_room",
+        "trace",
+        "errors",
+        "units",
+    },
     "ranks": {"ground", "analyses", "trace", "errors", "units"},
     "monitor": {
         "ground",

@@ -31,7 +31,7 @@ def vramlens_peak(name: str) -> int:
     """What ``vramlens predict`` says is allocated."""
     import programs
 
-    from vramlens.prediction.card.cards import card_named
+    from vramlens.cards.known_cards import card_named
     from vramlens.prediction.predicted_run import PredictedRun, Question, answer
 
     run = PredictedRun(card_named("h200"))

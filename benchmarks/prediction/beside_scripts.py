@@ -33,7 +33,7 @@ def peaks(path: Path) -> dict[str, Any]:
     from torch.distributed._tools.mem_tracker import MemTracker
     from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-    from vramlens.prediction.card.cards import card_named
+    from vramlens.cards.known_cards import card_named
     from vramlens.prediction.predicted_run import PredictedRun
 
     answer: dict[str, Any] = {}

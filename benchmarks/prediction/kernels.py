@@ -168,7 +168,7 @@ def _requests() -> Iterator[int]:
 
 def predicted(cases: list[dict[str, Any]], gpu: str = "h200") -> list[list[int]]:
     """What a prediction says that each case requests, in order."""
-    from vramlens.prediction.card.cards import card_named
+    from vramlens.cards.known_cards import card_named
     from vramlens.prediction.predicted_run import PredictedRun
 
     run, requests = PredictedRun(card_named(gpu)), []

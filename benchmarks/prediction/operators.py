@@ -64,7 +64,7 @@ def on_cpu() -> Callable[[Case], dict[str, Any]]:
 
 def predicted() -> Callable[[Case], dict[str, Any]]:
     """What predicts cases, in a process where PyTorch believes in an H100."""
-    from vramlens.prediction.card.cards import card_named
+    from vramlens.cards.known_cards import card_named
     from vramlens.prediction.predicted_run import PredictedRun
 
     torch.set_num_threads(1)

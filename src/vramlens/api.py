@@ -30,6 +30,7 @@ from vramlens.argument_types import (
     size_given,
     wrong_type,
 )
+from vramlens.cards.known_cards import card_bytes
 from vramlens.errors import NotARecording, UsageError, VramlensError
 from vramlens.foreign_text import visible
 from vramlens.ground.verdict import Verdict
@@ -373,8 +374,6 @@ def _card_bytes(card: str | int) -> int:
     Raises:
         UsageError: it is neither, or less than 1 MiB.
     """
-    from vramlens.prediction.card.cards import card_bytes
-
     if isinstance(card, str):
         return card_bytes(card)
     return check_limit(

@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import pytest
 
-from vramlens.prediction.card.cards import CARDS
-from vramlens.prediction.predicted_peak import CardFit, fits_of, room_on
+from vramlens.cards.card_room import PredictionMargins
+from vramlens.cards.known_cards import CARDS
+from vramlens.prediction.predicted_peak import CardFit, fits_of
 from vramlens.units import GIB, MIB
 
 pytest.importorskip("torch")
@@ -37,7 +38,8 @@ def growing(steps: int, *, kept_mib: int = 0, is_sure: bool = True) -> RequestLo
 
 
 def served_on(log: RequestLog, *card_gib: float) -> tuple[ServedRequests, tuple[CardFit, ...]]:
-    rooms = [room_on(int(size * GIB), H200, 0.01, 0) for size in card_gib]
+    margins = PredictionMargins(0.01, H200.outside_bytes)
+    rooms = [margins.room_on(int(size * GIB)) for size in card_gib]
     limits = [limit for room in rooms for limit in (room.least_bytes, room.most_bytes)]
     served = serve(log, "", "2.11.0", card_bytes=100 * GIB, limits=limits)
     return served, fits_of(rooms, served)

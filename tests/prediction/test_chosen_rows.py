@@ -16,7 +16,7 @@ pytest.importorskip("torch")
 PROGRAM = textwrap.dedent("""
     import json
     import torch
-    from vramlens.prediction.card.cards import card_named
+    from vramlens.cards.known_cards import card_named
     from vramlens.prediction.predicted_run import PredictedRun
 
     run = PredictedRun(card_named("h200"))

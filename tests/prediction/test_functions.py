@@ -49,6 +49,20 @@ def test_a_prediction_is_written_as_a_recording_and_leaves_this_process_alone(
     assert peak.requested_bytes == prediction.peaks["requested_bytes"]
 
 
+def test_tune_says_of_each_card_what_the_prediction_says(tmp_path: Path) -> None:
+    """The room beside the CUDA context, and what the prediction may be off, are in its recording."""
+    sizes = [*range(384 * MIB, 2560 * MIB, 128 * MIB), 24 * 1024 * MIB]
+    prediction = vramlens.predict(
+        model, batch_of, loss_fn=loss_of, optimizer_fn=adam, batch=65536, cards=sizes
+    )
+    path = tmp_path / "predicted.vram"
+    prediction.write(str(path))
+    tuning = vramlens.load(str(path)).tune(cards=sizes)
+    predicted = [card.fits for card in prediction.cards]
+    assert [card.fits for card in tuning.as_recorded.cards] == predicted
+    assert set(predicted) == {False, None, True}
+
+
 def test_strategies_are_predicted_without_times() -> None:
     table = vramlens.strategies(
         model, batch_of, loss_of, adam, batch=8192, device="predicted", names=["bf16", "compile"]

@@ -12,7 +12,7 @@ pytest.importorskip("torch")
 
 PROGRAM = """
 import torch
-from vramlens.prediction.card.cards import card_named
+from vramlens.cards.known_cards import card_named
 from vramlens.prediction.predicted_run import PredictedRun
 
 run = PredictedRun(card_named("h200"))

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from vramlens.prediction.card.cards import CARDS
+from vramlens.cards.known_cards import CARDS
 from vramlens.prediction.predicted_peak import USUAL_CARDS, CardFit, NotModelled, Prediction
 from vramlens.units import GIB
 

@@ -30,7 +30,7 @@ def drawn(device):
 
 PROGRAM = f"""
 import torch
-from vramlens.prediction.card.cards import card_named
+from vramlens.cards.known_cards import card_named
 from vramlens.prediction.predicted_run import PredictedRun
 {DRAWS}
 run = PredictedRun(card_named("h100"))

@@ -14,7 +14,7 @@ PROGRAM = """
 import json
 import torch
 from torch import nn
-from vramlens.prediction.card.cards import card_named
+from vramlens.cards.known_cards import card_named
 from vramlens.prediction.predicted_run import PredictedRun
 
 run = PredictedRun(card_named("h100"))

@@ -15,7 +15,7 @@ pytest.importorskip("torch")
 PROGRAM = """
 import torch
 import torch.nn.functional as F
-from vramlens.prediction.card.cards import card_named
+from vramlens.cards.known_cards import card_named
 from vramlens.prediction.predicted_run import PredictedRun
 
 run = PredictedRun(card_named("h200"))

@@ -21,7 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 import numpy
 import torch, torch.utils.checkpoint
-from vramlens.prediction.card.cards import card_named
+from vramlens.cards.known_cards import card_named
 from vramlens.prediction.predicted_run import PredictedRun
 
 folder = Path(sys.argv[1])

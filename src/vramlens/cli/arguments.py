@@ -8,6 +8,7 @@ import os
 import re
 from collections.abc import Iterator
 
+from vramlens.cards.known_cards import CARDS, card_bytes
 from vramlens.errors import InputError, UsageError
 from vramlens.units import check_limit, parse_size
 
@@ -161,18 +162,11 @@ def size_or_none(text: str) -> int:
     return 0 if text.strip() == "0" else size(text)
 
 
-CARD_NAMES = (
-    *("h200", "h100", "a100", "a100-40", "l4", "a10g", "4090", "3090", "5090"),
-    *("a6000", "l40s", "v100", "v100-32", "b200", "t4"),
-)
-"""``cards.CARDS``: to ask for them would load what predicts, for a page of help."""
-CARDS_WORDS = f"sizes or names (24G,H100; names: {', '.join(CARD_NAMES)})"
+CARDS_WORDS = f"sizes or names (24G,H100; names: {', '.join(CARDS)})"
 
 
 def card_sizes(text: str) -> list[int]:
     """The bytes of each card in ``24G,H100``."""
-    from vramlens.prediction.card.cards import card_bytes
-
     try:
         return [card_bytes(card) for card in text.split(",")]
     except UsageError as error:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from vramlens.cards.known_cards import card_key, card_named
 from vramlens.cli.arguments import CARDS_WORDS, card_sizes, positive, refuse_missing_script
 from vramlens.cli.message import is_watched, say
 from vramlens.errors import InputError, UsageError
@@ -107,8 +108,6 @@ def script_words(argv: Sequence[str]) -> list[str]:
 
 def refuse_question(arguments: argparse.Namespace) -> None:
     """Raises an error where what is asked for cannot be predicted, before anything runs."""
-    from vramlens.prediction.card.cards import card_named
-
     card_named(arguments.gpu)
     refuse_missing_script(arguments.script)
     if "LOCAL_RANK" in os.environ:
@@ -177,8 +176,6 @@ def _command(arguments: argparse.Namespace) -> tuple[str, ...]:
 
 def _card(size: int) -> str:
     """A card as a person writes it: ``24G``, ``h100``."""
-    from vramlens.prediction.card.cards import card_key
-
     return card_key(size) or (f"{size // MIB}MiB" if size % GIB else f"{size // GIB}G")
 
 

@@ -15,7 +15,7 @@ from vramlens.argument_types import (
     takes,
     text,
 )
-from vramlens.prediction.card.cards import DEFAULT_GPU, card_bytes, card_named
+from vramlens.cards.known_cards import DEFAULT_GPU, card_bytes, card_named
 from vramlens.prediction.own_process import in_a_process
 from vramlens.prediction.predicted_peak import Prediction
 from vramlens.prediction.predicted_run import Gathered, PredictedRun, Question, answer

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 from vramlens.analyses.undecided_run import meaning_of
 from vramlens.capture.recording.recording_file import SCHEMA, write_recording
 from vramlens.capture.recording.redact import Redaction, is_redaction_wanted
+from vramlens.cards.card_room import CardRoom, PredictionMargins
+from vramlens.cards.known_cards import Card, card_label
 from vramlens.ground.wrapped_lines import wrapped_lines
-from vramlens.prediction.card.cards import Card, card_label
 from vramlens.trace import DecisionsMeta
-from vramlens.units import GIB, MIB, counted, format_size, listed
+from vramlens.units import GIB, counted, format_size, listed
 
 if TYPE_CHECKING:
     from vramlens.prediction.requests.served_requests import ServedRequests
@@ -260,41 +261,8 @@ def _cost_of(retries: int) -> str:
     return f"{determiner} retry frees PyTorch's cache and costs time"
 
 
-@dataclass(frozen=True, slots=True)
-class Room:
-    """What a card leaves for the allocator, beside what a process takes outside it.
-
-    Attributes:
-        total_bytes: the card's memory.
-        free_bytes: at most.
-        least_bytes, most_bytes: that with all that a prediction may be off, to either side.
-    """
-
-    total_bytes: int
-    free_bytes: int
-    least_bytes: int
-    most_bytes: int
-
-
-def room_on(total_bytes: int, card: Card, share: float, not_modelled_bytes: int) -> Room:
-    """What a card of some size leaves.
-
-    Args:
-        share: by which the prediction may be off.
-        not_modelled_bytes: that a run may ask for beyond it.
-    """
-    least_outside, most_outside = card.outside_bytes
-    margin = margins(total_bytes, share)
-    return Room(
-        total_bytes=total_bytes,
-        free_bytes=max(0, total_bytes - least_outside),
-        least_bytes=max(0, total_bytes - most_outside - not_modelled_bytes - margin),
-        most_bytes=max(0, total_bytes - least_outside + margin),
-    )
-
-
 def fits_of(
-    rooms: Sequence[Room], served: ServedRequests, *, turns_are_open: bool = False
+    rooms: Sequence[CardRoom], served: ServedRequests, *, turns_are_open: bool = False
 ) -> tuple[CardFit, ...]:
     """Whether requests that were served within each of these rooms fit the cards.
 
@@ -307,7 +275,7 @@ def fits_of(
     )
 
 
-def _fit_of(room: Room, served: ServedRequests) -> CardFit:
+def _fit_of(room: CardRoom, served: ServedRequests) -> CardFit:
     at_least, at_most = served.within[room.least_bytes], served.within[room.most_bytes]
     if served.floor_bytes > room.free_bytes or at_most.lives is False:
         return CardFit(room.total_bytes, False)
@@ -346,6 +314,17 @@ def meta_of(
     }
 
 
+def margin_facts(margins: PredictionMargins) -> dict[str, Any]:
+    """What the prediction leaves open of a card, for a recording's ``meta.json``."""
+    return {
+        "margins": {
+            "share": margins.share,
+            "outside_bytes": list(margins.outside_bytes),
+            "not_modelled_bytes": margins.not_modelled_bytes,
+        }
+    }
+
+
 def decided_facts(decisions: DecisionsMeta) -> dict[str, Any]:
     """What made-up numbers decide, as ``--json`` and a recording's ``meta.json`` have it."""
     return {
@@ -353,8 +332,3 @@ def decided_facts(decisions: DecisionsMeta) -> dict[str, Any]:
         "sure_bytes": decisions.sure_bytes,
         "turns_are_open": decisions.is_open,
     }
-
-
-def margins(reserved_bytes: int, share: float) -> int:
-    """Bytes by which a prediction may be off: a share of it, and one segment of the allocator's."""
-    return int(reserved_bytes * share) + 22 * MIB

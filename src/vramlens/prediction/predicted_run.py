@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from vramlens.capture.names.module_marks import ModuleMarks
 from vramlens.capture.names.module_paths import ModulePaths
-from vramlens.prediction.card.cards import DEFAULT_GPU, Card, card_named
+from vramlens.cards.card_room import PredictionMargins
+from vramlens.cards.known_cards import DEFAULT_GPU, Card, card_named
 from vramlens.prediction.card.cuda_interface import behave_as
 from vramlens.prediction.card.stand_in_device import provide_cuda
 from vramlens.prediction.kernels.kernel_requests import Kernels
@@ -29,9 +30,8 @@ from vramlens.prediction.predicted_peak import (
     Prediction,
     decided_facts,
     fits_of,
-    margins,
+    margin_facts,
     meta_of,
-    room_on,
 )
 from vramlens.prediction.ranks.lone_process_group import (
     RankPlace,
@@ -222,7 +222,7 @@ class Question:
     """What a prediction is asked for.
 
     Attributes:
-        gpu: the card's name (``cards.CARDS``).
+        gpu: the card's name (``cards.known_cards.CARDS``).
         torch_version: whose allocator's rules; None is the installed one.
         conf: the allocator's settings.
         cards: card sizes to compare with, in bytes.
@@ -252,9 +252,8 @@ def answer(gathered: Gathered, question: Question) -> Prediction:
     share = MARGIN + sum(gathered.basis.values())
     nccl = 0 if question.place is None or question.place.world_size == 1 else _NCCL_BYTES
     not_modelled = sum(size or 0 for size in gathered.not_modelled.values())
-    rooms = [
-        room_on(total, card, share, not_modelled + nccl) for total in question.cards or USUAL_CARDS
-    ]
+    margins = PredictionMargins(share, card.outside_bytes, not_modelled + nccl)
+    rooms = [margins.room_on(total) for total in question.cards or USUAL_CARDS]
     card_bytes = card.total_bytes - card.outside_bytes[0]
     served = serve(
         gathered.log,
@@ -264,7 +263,7 @@ def answer(gathered: Gathered, question: Question) -> Prediction:
         limits=[limit for room in rooms for limit in (room.least_bytes, room.most_bytes)],
     )
     reserved = served.peaks["reserved_bytes"]
-    margin = margins(reserved, share)
+    margin = margins.of_peak(reserved)
     low = min(max(served.floor_bytes, served.low_bytes - margin), reserved)
     high = served.high_bytes + margin + not_modelled
     decided = DecisionsMeta(
@@ -305,6 +304,7 @@ def answer(gathered: Gathered, question: Question) -> Prediction:
                 has_autocast=gathered.has_autocast,
             ),
             **decided_facts(decided),
+            **margin_facts(margins),
         },
     )
 

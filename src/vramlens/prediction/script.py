@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 from vramlens.capture.triggers.user_program import execute_script
+from vramlens.cards.known_cards import card_named
 from vramlens.errors import InputError, NoProgram
-from vramlens.prediction.card.cards import card_named
 from vramlens.prediction.predicted_peak import Prediction
 from vramlens.prediction.predicted_run import Gathered, PredictedRun, Question, answer
 from vramlens.prediction.refusals import Refused, failure_words, patience, put_refusals

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from vramlens.analyses.failure.oom import settings_variable
+from vramlens.cards.card_room import CardRoom
 from vramlens.errors import InputError
 from vramlens.ground.printed_answer import PrintedAnswer
 from vramlens.replay.answer import Progress, missing_of, places_of, proven_device
@@ -54,7 +55,7 @@ WORTH_TRYING = (
 _WORTH_IT = 0.02
 """A smaller share saved is not worth a change."""
 
-USUAL_OUTSIDE_BYTES = GIB
+_USUAL_OUTSIDE_BYTES = GIB
 """What a process may take outside the allocator, where the recording does not say."""
 
 # What a ledger counts that the allocator's own reserved memory does not hold, and that no other
@@ -67,19 +68,21 @@ class CardUnderSetting:
     """A card of some size, under one setting.
 
     Attributes:
-        size_bytes: the card's memory.
         row: what would have happened on it.
-        outside_bytes: what the process holds beside the allocator's memory; None where the
-            recording does not say.
+        room: what the card leaves for the allocator.
         sure_bytes: what a predicted run surely needs; None where it is sure of the whole.
         may_need_more: whether a predicted run may need more, nobody knows how much.
     """
 
-    size_bytes: int
     row: WhatIf
-    outside_bytes: int | None = 0
+    room: CardRoom
     sure_bytes: int | None = None
     may_need_more: bool = False
+
+    @property
+    def size_bytes(self) -> int:
+        """The card's memory."""
+        return self.room.total_bytes
 
     @property
     def fits(self) -> bool | None:
@@ -95,14 +98,12 @@ class CardUnderSetting:
         """
         if not self.row.oom or self.sure_bytes is None:
             return False
-        return self.sure_bytes + (self.outside_bytes or 0) <= self.size_bytes
+        return self.sure_bytes <= self.room.free_bytes
 
     @property
     def room_is_in_doubt(self) -> bool:
-        """Whether the allocator's memory fits, and that outside it, which is unknown, may not."""
-        if self.row.oom is not False or self.outside_bytes is not None:
-            return False
-        return self.row.high_bytes + USUAL_OUTSIDE_BYTES > self.size_bytes
+        """Whether the allocator's memory fits, and what is beside it, which is unknown, may not."""
+        return self.row.oom is False and self.row.high_bytes > self.room.least_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,6 +240,7 @@ def tune_trace(
     sure_bytes = None if decisions is None else decisions.sure_bytes
     may_need_more = decisions is not None and decisions.is_open
     settings_to_try = distinct_settings(proven, confs, newest=trace.torch_version is not None)
+    floor = floor_bytes(proven)
     recorded_question = question(proven, None, cap_bytes)
     inert = _inert(settings_to_try, recorded_question)
     questions = [recorded_question]
@@ -248,26 +250,20 @@ def tune_trace(
         if settings.conf not in inert
     ]
     sizes = sorted(set(cards))
-    rooms = [max(0, size - (outside or 0)) for size in sizes]
-    _refuse_small_card(proven, sizes, rooms, outside or 0)
+    rooms = [_room_on(size, trace, outside) for size in sizes]
+    _refuse_small_card(proven, rooms, outside or 0)
     per_card = [
-        question(proven, without_card.settings.conf, room, card=True)
+        question(proven, without_card.settings.conf, _most_allowed(room, floor), card=True)
         for without_card in questions
         for room in rooms
     ]
     answers = ask(proven, [*questions, *per_card], progress)
     rows, card_rows = answers[: len(questions)], answers[len(questions) :]
     on_cards = [
-        CardUnderSetting(
-            size_bytes=size,
-            row=row,
-            outside_bytes=outside,
-            sure_bytes=sure_bytes,
-            may_need_more=may_need_more,
-        )
-        for size, row in zip(itertools.cycle(sizes), card_rows, strict=False)
+        CardUnderSetting(row=row, room=room, sure_bytes=sure_bytes, may_need_more=may_need_more)
+        for room, row in zip(itertools.cycle(rooms), card_rows, strict=False)
     ]
-    on_cards = _with_usual_room(proven, on_cards)
+    on_cards = _with_least_room(proven, on_cards)
     baseline = rows[0]
     # Only here: it explains the whole recording, by what this module offers.
     from vramlens.replay.failed_step import failed_step_under
@@ -300,30 +296,49 @@ def tune_trace(
         best=best,
         inert=inert,
         outside_bytes=outside,
-        floor_bytes=floor_bytes(proven),
+        floor_bytes=floor,
         leaked_per_step=failed_step.leaked_per_step,
         step_limit=failed_step.limit,
         decisions=decisions,
     )
 
 
-def _with_usual_room(
+def _room_on(size_bytes: int, trace: Trace, outside: int | None) -> CardRoom:
+    """What a card leaves for the allocator.
+
+    Args:
+        outside: what the process holds beside it; None where the recording does not say.
+    """
+    margins = None if trace.meta is None else trace.meta.margins
+    if outside is None and margins is not None:
+        return margins.room_on(size_bytes)
+    most = max(0, size_bytes - (outside or 0))
+    least = most if outside is not None else max(0, size_bytes - _USUAL_OUTSIDE_BYTES)
+    return CardRoom(size_bytes, free_bytes=most, least_bytes=least, most_bytes=most)
+
+
+def _most_allowed(room: CardRoom, floor: int) -> int:
+    """Within which a run may live: what is alive at once has to fit what is free."""
+    return room.most_bytes if floor <= room.free_bytes else min(room.most_bytes, room.free_bytes)
+
+
+def _with_least_room(
     proven: Proven, on_cards: Sequence[CardUnderSetting]
 ) -> list[CardUnderSetting]:
-    """The same; where the cache filled a card to its last GiB, with room left for what is outside
-    the allocator, if the run lives so, too.
+    """The same; where the cache filled a card to its end, with room left for what is beside the
+    allocator, if the run lives so, too.
     """
     base = proven.device.reserved.base_bytes
     doubted = [
         place
         for place, card in enumerate(on_cards)
-        if card.room_is_in_doubt and card.size_bytes - USUAL_OUTSIDE_BYTES >= base
+        if card.room_is_in_doubt and card.room.least_bytes >= base
     ]
     questions = []
     for place in doubted:
-        conf = on_cards[place].row.settings.conf
-        room = on_cards[place].size_bytes - USUAL_OUTSIDE_BYTES
-        questions.append(question(proven, conf, room, card=True))
+        card = on_cards[place]
+        conf = card.row.settings.conf
+        questions.append(question(proven, conf, card.room.least_bytes, card=True))
     with_room = list(on_cards)
     for place, row in zip(doubted, ask(proven, questions), strict=True):
         if row.oom is False:
@@ -354,13 +369,11 @@ def _inert(settings_to_try: Sequence[Settings], recorded: WhatIfQuestion) -> tup
     )
 
 
-def _refuse_small_card(
-    proven: Proven, sizes: Sequence[int], rooms: Sequence[int], outside: int
-) -> None:
+def _refuse_small_card(proven: Proven, rooms: Sequence[CardRoom], outside: int) -> None:
     base = proven.device.reserved.base_bytes
-    if rooms and rooms[0] < base:
+    if rooms and rooms[0].most_bytes < base:
         raise InputError(
-            f"a card of {format_size(sizes[0])} is too small: the process already held"
+            f"a card of {format_size(rooms[0].total_bytes)} is too small: the process already held"
             f" {format_size(base + outside)} of its own when recording began;"
             " leave it out of --cards"
         )

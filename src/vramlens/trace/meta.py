@@ -7,6 +7,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from vramlens.cards.card_room import PredictionMargins
+
 
 @dataclass(frozen=True, slots=True)
 class DeviceMeta:
@@ -175,6 +177,7 @@ class Meta:
         has_autocast: whether a module was seen to run under autocast.
         failure: the error that it was written for.
         decisions: what made-up numbers decide, where it was predicted and they decide anything.
+        margins: what a prediction leaves open of a card.
         started_us, written_us: when recording began and when this was written, in microseconds
             since the epoch.
         dump_seconds: how long writing it held the program.
@@ -207,6 +210,7 @@ class Meta:
     has_autocast: bool = False
     failure: FailureMeta | None = None
     decisions: DecisionsMeta | None = None
+    margins: PredictionMargins | None = None
     started_us: int | None = None
     written_us: int | None = None
     dump_seconds: float | None = None

@@ -6,9 +6,9 @@ import argparse
 
 import pytest
 
+from vramlens.cards.known_cards import DEFAULT_GPU
 from vramlens.cli.verbs.running import predict
 from vramlens.errors import UsageError
-from vramlens.prediction.card.cards import DEFAULT_GPU
 
 
 def parsed(*words: str) -> argparse.Namespace:

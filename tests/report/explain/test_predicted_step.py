@@ -11,8 +11,7 @@ import pytest
 from support.recordings import DATA
 from vramlens import load
 from vramlens.analyses.explanation import Explanation
-from vramlens.prediction.card.cards import CARDS as KNOWN_CARDS
-from vramlens.report.explain.predicted_step import CARDS, script_words, step_to_predict
+from vramlens.report.explain.predicted_step import script_words, step_to_predict
 from vramlens.report.explain.story import next_command
 from vramlens.trace import Meta
 
@@ -97,12 +96,3 @@ def test_no_meta_no_script() -> None:
     without = replace(explanation.recording, meta=None)
     assert step_to_predict(replace(explanation, recording=without)) is None
     assert script_words(Meta()) == []
-
-
-def test_the_cards_are_those_that_predict_knows() -> None:
-    by_name = {
-        card.name: next((option for part, option in CARDS if part in card.name), None)
-        for card in KNOWN_CARDS.values()
-    }
-    known = {card.name: key for key, card in KNOWN_CARDS.items() if key != "h200"}
-    assert by_name == {**known, KNOWN_CARDS["h200"].name: None}

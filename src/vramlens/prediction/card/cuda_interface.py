@@ -10,7 +10,7 @@ import types
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from vramlens.prediction.card.cards import Card
+from vramlens.cards.known_cards import Card
 from vramlens.prediction.card.operators_of_libraries import put_operators_of_libraries
 from vramlens.prediction.card.patched_tensors import (
     hide_shapes,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from vramlens.prediction.card.cards import Card
+from vramlens.cards.known_cards import Card
 from vramlens.prediction.tensors.operator_schema import tensors_in
 
 

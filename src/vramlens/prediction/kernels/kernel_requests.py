@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from vramlens.prediction.card.cards import Card
+from vramlens.cards.known_cards import Card
 from vramlens.prediction.kernels import (
     attention,
     ctc_loss,

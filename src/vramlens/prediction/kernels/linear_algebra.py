@@ -17,7 +17,7 @@ import re
 import threading
 from typing import TYPE_CHECKING, Any
 
-from vramlens.prediction.card.cards import Card
+from vramlens.cards.known_cards import Card
 from vramlens.prediction.kernels.kernel_call import KernelCall, Rule
 from vramlens.prediction.requests.request_log import RequestLog
 from vramlens.units import MIB

@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from vramlens.prediction.card.cards import Card
+from vramlens.cards.known_cards import Card
 from vramlens.prediction.kernels.kernel_call import KernelCall, Rule
 
 if TYPE_CHECKING:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from vramlens.cards.card_room import PredictionMargins
 from vramlens.read.parts.entries import LATEST_US, as_texts, by_device, counts_of
 from vramlens.read.values import (
     MOST_DEVICES,
@@ -76,6 +77,7 @@ def meta_of(part: dict[str, Any], _missing: list[str]) -> tuple[Meta, dict[int, 
         has_autocast=part.get("autocast") is True,
         failure=_failure(failure) if isinstance(failure, dict) else None,
         decisions=_decisions(part),
+        margins=_margins(as_dict(part.get("margins"))),
         started_us=as_number(part.get("started_us"), LATEST_US),
         written_us=as_number(part.get("written_us"), LATEST_US),
         dump_seconds=as_fraction(part.get("dump_seconds")),
@@ -166,6 +168,15 @@ def _decisions(part: dict[str, Any]) -> DecisionsMeta | None:
         return None
     is_open = part.get("turns_are_open") is True
     return DecisionsMeta(places, as_size(part.get("sure_bytes")), is_open)
+
+
+def _margins(entry: dict[str, Any]) -> PredictionMargins | None:
+    share = as_fraction(entry.get("share"))
+    outside = [as_size(size) for size in as_list(entry.get("outside_bytes"))[:2]]
+    if share is None or len(outside) < 2 or None in outside:
+        return None
+    least, most = (size or 0 for size in outside)
+    return PredictionMargins(share, (least, most), as_size(entry.get("not_modelled_bytes")) or 0)
 
 
 def group_metas(value: object) -> tuple[GroupMeta, ...]:

@@ -9,16 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vramlens.errors import UsageError
-from vramlens.prediction.card.cards import (
+from vramlens.cards.card_room import PredictionMargins
+from vramlens.cards.known_cards import (
     DEFAULT_GPU,
     Card,
     card_label,
     card_named,
     is_card,
 )
+from vramlens.errors import UsageError
 from vramlens.prediction.own_process import in_a_process
-from vramlens.prediction.predicted_peak import outside_words, room_on
+from vramlens.prediction.predicted_peak import outside_words
 from vramlens.prediction.predicted_run import MARGIN, Gathered, PredictedRun
 from vramlens.prediction.requests.served_requests import columns_of
 from vramlens.recovery.batch_size.peak_fit import Probe
@@ -61,7 +62,7 @@ class PredictedSizes:
         self._program = model, make_batch, loss_fn, optimizer
         self._card = card
         self.probes: list[Probe] = []
-        self._share, self._not_modelled_bytes = 0.0, 0
+        self._margins = PredictionMargins(0.0, card.outside_bytes)
 
     def requests_by_size(self, limit_bytes: int, start: int) -> ScaledRequests:
         """The requests as a function of the batch's size.
@@ -84,7 +85,7 @@ class PredictedSizes:
 
     def on_card(self, scaled: ScaledRequests, size: int, total_bytes: int) -> str:
         """Whether a batch fits a card of so many bytes, by the rules of ``predict --cards``."""
-        room = room_on(total_bytes, self._card, self._share, self._not_modelled_bytes)
+        room = self._margins.room_on(total_bytes)
         outside = f"{outside_words(self._card.outside_bytes)} of it also go to the CUDA context and"
         batch, words = f"a batch of {size:,}", f"a card of {card_label(total_bytes)}"
         if scaled.served(size, room.least_bytes).fits:
@@ -113,8 +114,11 @@ class PredictedSizes:
                 return predicted.gathered(began)
 
         gathered = in_a_process(run)
-        self._share = MARGIN + sum(gathered.basis.values())
-        self._not_modelled_bytes = sum(bound or 0 for bound in gathered.not_modelled.values())
+        self._margins = PredictionMargins(
+            share=MARGIN + sum(gathered.basis.values()),
+            outside_bytes=card.outside_bytes,
+            not_modelled_bytes=sum(bound or 0 for bound in gathered.not_modelled.values()),
+        )
         requests = _step_requests(gathered, size)
         peak = gathered.log.peak_bytes
         self.probes.append(

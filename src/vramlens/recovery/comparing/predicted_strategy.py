@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from vramlens.cards.known_cards import DEFAULT_GPU, card_named
 from vramlens.errors import VramlensError
-from vramlens.prediction.card.cards import DEFAULT_GPU, card_named
 from vramlens.prediction.own_process import in_a_process
 from vramlens.prediction.predicted_run import Gathered, PredictedRun, Question, answer
 from vramlens.recovery.comparing.strategy_kinds import NotHere, Program

@@ -6,6 +6,7 @@ import re
 import shlex
 from typing import TYPE_CHECKING
 
+from vramlens.cards.known_cards import DEFAULT_GPU, card_of_device
 from vramlens.ground.place import base_name
 from vramlens.ground.vocabulary import Cause
 from vramlens.report.document import Command
@@ -18,23 +19,6 @@ _INTERPRETER = re.compile(r"python[\d.]*(?:\.exe)?$", re.IGNORECASE)
 _WITH_VALUE = ("-X", "-W", "--check-hash-based-pycs")
 _KERNEL = re.compile(r"kernel_launcher\.py$|^__main__\.py$")
 """A notebook's kernel, whose program is in no script; and what ``python -m`` runs."""
-CARDS = (
-    ("H100", "h100"),
-    ("A100-SXM4-40GB", "a100-40"),
-    ("A100", "a100"),
-    ("A10G", "a10g"),
-    ("RTX 4090", "4090"),
-    ("RTX 3090", "3090"),
-    ("RTX 5090", "5090"),
-    ("A6000", "a6000"),
-    ("L40S", "l40s"),
-    ("V100-SXM2-32GB", "v100-32"),
-    ("V100", "v100"),
-    ("B200", "b200"),
-    ("L4", "l4"),
-    ("T4", "t4"),
-)
-"""By a part of the device's name, what ``--gpu`` takes; the H200 is what predict assumes."""
 
 
 def step_to_predict(explanation: Explanation) -> Command | None:
@@ -76,9 +60,8 @@ def script_words(meta: Meta) -> list[str]:
 
 
 def _gpu(meta: Meta) -> str:
-    name = meta.device_name or ""
-    card = next((option for part, option in CARDS if re.search(rf"\b{part}\b", name)), "")
-    return f" --gpu {card}" if card else ""
+    card = card_of_device(meta.device_name or "")
+    return "" if card in (None, DEFAULT_GPU) else f" --gpu {card}"
 
 
 def _ranks(meta: Meta) -> str:

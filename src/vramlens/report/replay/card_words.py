@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from vramlens.replay.tuning import USUAL_OUTSIDE_BYTES
 from vramlens.report.replay.story import conf_name, own_settings
 from vramlens.units import counted, format_size, joined
 
@@ -14,6 +13,10 @@ if TYPE_CHECKING:
 
 
 _TIGHT = "less than 1 GiB is left for memory outside PyTorch's allocator"
+_CLOSE = (
+    "the predicted peak is close to what the card has left beside the CUDA context, and the"
+    " prediction may be off"
+)
 _OUTSIDE = "(often 0.5 to 1 GiB), which this recording does not contain"
 _RETRY = (
     "retry: the card is too small for this peak, so PyTorch frees its cache and tries"
@@ -45,10 +48,7 @@ def _smallest_words(tuning: Tuning, best: Tuned, card: CardUnderSetting) -> str:
     more = " and larger ones" if larger and card.fits and all(larger) else ""
     on_card = f"{a_card(card.size_bytes)}{more} with {who}{_retries_words(card)}"
     if not card.fits:
-        return (
-            f"May fit {on_card}: it leaves less than {card_words(USUAL_OUTSIDE_BYTES)} for memory"
-            " outside PyTorch's allocator."
-        )
+        return f"May fit {on_card}: {_room_words(tuning)}."
     if best is recorded:
         return f"Fits {on_card}."
     return f"Fits {on_card}; with {recorded_settings} it {_instead(recorded)}."
@@ -100,7 +100,7 @@ def _whys_open(tuning: Tuning, cards: Sequence[CardUnderSetting]) -> list[str]:
 
 def _why_open(tuning: Tuning, card: CardUnderSetting) -> str:
     if card.room_is_in_doubt:
-        return _TIGHT
+        return _room_words(tuning)
     if card.is_undecided:
         return f"made-up numbers decide; a run may need only {format_size(card.sure_bytes or 0)}"
     if card.may_need_more:
@@ -108,6 +108,11 @@ def _why_open(tuning: Tuning, card: CardUnderSetting) -> str:
     if tuning.ended_by_failure:
         return "the recording ends at its failure, so the need of later steps is unknown"
     return "it depends on where the driver places segments"
+
+
+def _room_words(tuning: Tuning) -> str:
+    """Why the room on a card is in doubt."""
+    return _CLOSE if tuning.recorded.is_prediction else _TIGHT
 
 
 def legend_of(tuning: Tuning, rows: Sequence[Tuned]) -> tuple[tuple[str, str], ...]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from vramlens.prediction.card.cards import Card
+from vramlens.cards.known_cards import Card
 from vramlens.prediction.kernels.convolutions.convolution import (
     KERNEL_BYTES,
     LEAST_CHANNELS,

@@ -166,6 +166,16 @@ def card_key(total_bytes: int) -> str | None:
     return next((key for key, card in CARDS.items() if card.total_bytes == total_bytes), None)
 
 
+def card_of_device(device_name: str) -> str | None:
+    """The name of a card by what a driver calls the device: of those with all parts of a card's
+    name the one with the most, so ``NVIDIA A100-PCIE-40GB`` is ``a100-40``.
+    """
+    words = re.findall(r"[^\W_]+", device_name.lower())
+    parts = {word.removesuffix("gb") for word in words}
+    named = [key for key in CARDS if parts.issuperset(key.split("-"))]
+    return max(named, key=len, default=None)
+
+
 def card_label(total_bytes: int) -> str:
     """A card in words: ``24.00 GiB``, or ``4090 (23.64 GiB)`` where a card was named."""
     key, size = card_key(total_bytes), format_size(total_bytes)
