@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, wraps
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,7 @@ from vramlens.analyses.failure.ending import went_on
 from vramlens.analyses.failure.failed_request import Failure, Outside
 from vramlens.analyses.failure.oom import failure_of, verdict_of
 from vramlens.analyses.failure.surroundings import message_for, outside_of
+from vramlens.analyses.finding import Finding
 from vramlens.analyses.leaks.growth import leaks_at
 from vramlens.analyses.leaks.outside_pytorch import external_leak
 from vramlens.analyses.leaks.rate import TimeToFull, least_that_matters, predicted
@@ -301,3 +302,17 @@ def device_named(trace: Trace, device: int) -> DeviceTrace:
         devices = ", ".join(map(str, trace.devices)) or "none"
         raise UsageError(f"the recording has no device {device} (it has: {devices})")
     return trace.devices[device]
+
+
+Finder = Callable[[Scene], Iterator[Finding]]
+
+
+def after_failure(find: Finder) -> Finder:
+    """A finder that is asked only of recordings that end because memory ran out."""
+
+    @wraps(find)
+    def find_if_failed(scene: Scene) -> Iterator[Finding]:
+        if scene.ending_request is not None:
+            yield from find(scene)
+
+    return find_if_failed

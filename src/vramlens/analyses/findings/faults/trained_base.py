@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.findings.usage import part_of_heap
-from vramlens.analyses.scene import Scene
+from vramlens.analyses.scene import Scene, after_failure
 from vramlens.ground.verdict import Verdict
 from vramlens.trace import ParameterUse, TensorKind
 from vramlens.units import format_size
@@ -30,12 +30,11 @@ _LEAST_SHARE = 0.15
 """Of what is in use."""
 
 
+@after_failure
 def trained_base(scene: Scene) -> Iterator[Finding]:
     """The gradients and states of parameters that are no adapters', where a model has adapters and an optimizer
     changes most of its other parameters.
     """
-    if scene.ending_request is None:
-        return
     names, sizes = scene.view.names, scene.device.allocations.requested_bytes
     adapters, other_rows = _adapters_and_others(scene)
     base = other_rows[names.use[other_rows] == ParameterUse.STEPPED]

@@ -13,7 +13,7 @@ from vramlens.analyses.attribution.training import LEAST_KEPT_SHARE, pass_starts
 from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.findings.usage import part_of_heap
-from vramlens.analyses.scene import Scene
+from vramlens.analyses.scene import Scene, after_failure
 from vramlens.ground.verdict import Verdict
 from vramlens.trace import TensorKind
 from vramlens.units import format_size
@@ -27,12 +27,11 @@ _PARTS_AT_ONCE = 2
 """Without a graph an operator's input and output are there all the same."""
 
 
+@after_failure
 def unstepped_parameters(scene: Scene) -> Iterator[Finding]:
     """What is in use for such parameters when memory runs out: their gradients, the state of an
     optimizer, and the activations for them.
     """
-    if scene.ending_request is None:
-        return
     uses = parameter_uses(scene.view, scene.advice_rows)
     if uses is None or not len(uses.unstepped_rows):
         return

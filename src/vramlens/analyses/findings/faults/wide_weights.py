@@ -12,7 +12,7 @@ from vramlens.analyses.attribution.training import Training
 from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.findings.usage import part_of_heap
-from vramlens.analyses.scene import Scene
+from vramlens.analyses.scene import Scene, after_failure
 from vramlens.ground.verdict import Verdict
 from vramlens.trace import ParameterUse, TensorKind
 from vramlens.units import format_size
@@ -24,14 +24,13 @@ _CASTS = re.compile(r"peft[/\\]utils[/\\]other\.py:prepare_model_for_kbit_traini
 """peft: converts all parameters that are not quantized."""
 
 
+@after_failure
 def wide_weights(scene: Scene) -> Iterator[Finding]:
     """Parameters in float32, if they are most of what is in use when memory runs out, and nothing trains
     them: no backward pass ran, or they are frozen. Likely where a model has run, and where they are frozen
     beside parameters that an optimizer has.
     """
     view, heap = scene.view, scene.advice_heap
-    if scene.ending_request is None:
-        return
     float32 = view.names.of_type(("float32",), TensorKind.PARAMETER)
     rows = np.intersect1d(float32, scene.advice_rows)
     frozen = rows[view.names.use[rows] == ParameterUse.FROZEN]

@@ -12,7 +12,7 @@ from vramlens.analyses.attribution.parameter_uses import all_around
 from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.findings.usage import part_of_heap
-from vramlens.analyses.scene import Scene
+from vramlens.analyses.scene import Scene, after_failure
 from vramlens.ground.verdict import Verdict
 from vramlens.units import format_size
 
@@ -30,10 +30,9 @@ _LEAST_SHARE = 0.4
 """Of what is in use."""
 
 
+@after_failure
 def one_checkpoint(scene: Scene) -> Iterator[Finding]:
     """What several layers have computed again, and that is in use together when memory runs out."""
-    if scene.ending_request is None:
-        return
     allocations, modules, rows = scene.device.allocations, scene.view.modules, scene.advice_rows
     is_again = scene.trace.stacks.within(_RECOMPUTING, allocations.stack[rows])
     rows = rows[is_again & modules.marked[rows]]

@@ -10,7 +10,7 @@ import numpy as np
 from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.findings.usage import part_of_heap
-from vramlens.analyses.scene import Scene
+from vramlens.analyses.scene import Scene, after_failure
 from vramlens.ground.verdict import Verdict
 from vramlens.units import format_size
 
@@ -22,12 +22,11 @@ _LEAST_SHARE = 0.3
 """Of what is in use."""
 
 
+@after_failure
 def parametrized_weight(scene: Scene) -> Iterator[Finding]:
     """What parametrizations computed for one pass, if they did so several times for each weight and all of it
     is in use when memory runs out.
     """
-    if scene.ending_request is None:
-        return
     view, allocations, rows = scene.view, scene.device.allocations, scene.advice_rows
     is_of_pass = (allocations.born[rows] > scene.last_backward_end) & view.modules.marked[rows]
     is_of_pass &= ~view.names.placed[rows]

@@ -20,7 +20,7 @@ from vramlens.analyses.findings.faults.graphs.derivative_graphs import (
     given_up_since,
 )
 from vramlens.analyses.findings.usage import part_of_heap
-from vramlens.analyses.scene import Scene
+from vramlens.analyses.scene import Scene, after_failure
 from vramlens.ground.verdict import Verdict
 from vramlens.units import format_size
 
@@ -36,12 +36,11 @@ _LEAST_OF_STEP = 0.25
 """Of what is in use: of the graph of a step that is over."""
 
 
+@after_failure
 def retained_graph(scene: Scene) -> Iterator[Finding]:
     """The activations that are alive when memory runs out although backward passes ran since, if each
     of several left some; else the graphs of many derivatives, likewise.
     """
-    if scene.ending_request is None:
-        return
     findings = list(_left_by_backward(scene)) or list(_left_by_step(scene))
     yield from findings or derivative_graphs(scene)
 

@@ -11,7 +11,7 @@ from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.findings.faults.graphs.losses_before_backward import LOSS_FRAME
 from vramlens.analyses.findings.usage import part_of_heap
-from vramlens.analyses.scene import Scene
+from vramlens.analyses.scene import Scene, after_failure
 from vramlens.ground.verdict import Verdict
 from vramlens.units import format_size
 
@@ -20,12 +20,11 @@ _LEAST_SHARE = 0.3
 """Of what is in use."""
 
 
+@after_failure
 def rollout_graphs(scene: Scene) -> Iterator[Finding]:
     """The activations of many equal passes that are alive when memory runs out, if the model has run again
     since, on more rows, and none of them ended in a loss.
     """
-    if scene.ending_request is None:
-        return
     firsts, kept_rows = _passes(scene)
     if len(firsts) <= _FEWEST_PASSES or not _are_rollout_and_update(scene, firsts):
         return

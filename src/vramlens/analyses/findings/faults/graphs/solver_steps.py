@@ -11,7 +11,7 @@ from vramlens.analyses.attribution.categories import Category
 from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.findings.usage import part_of_heap
-from vramlens.analyses.scene import Scene
+from vramlens.analyses.scene import Scene, after_failure
 from vramlens.ground.verdict import Verdict
 from vramlens.units import format_size
 
@@ -24,12 +24,11 @@ _ADJOINT = re.compile(r"adjoint\.py:")
 _LEAST_SHARE = 0.5
 
 
+@after_failure
 def solver_steps(scene: Scene) -> Iterator[Finding]:
     """The activations that a solver keeps of all its steps when memory runs out, if they are most of
     what is in use, and its adjoint form is not in use.
     """
-    if scene.ending_request is None:
-        return
     allocations, stacks = scene.device.allocations, scene.trace.stacks
     rows = scene.advice_rows
     rows = rows[scene.view.categories.category[rows] == Category.ACTIVATIONS]

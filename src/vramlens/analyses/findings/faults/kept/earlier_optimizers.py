@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.findings.usage import part_of_heap
-from vramlens.analyses.scene import Scene
+from vramlens.analyses.scene import Scene, after_failure
 from vramlens.ground.verdict import Verdict
 from vramlens.trace import TensorKind
 from vramlens.units import counted, format_size
@@ -28,12 +28,11 @@ come in one step.
 """
 
 
+@after_failure
 def earlier_optimizers(scene: Scene) -> Iterator[Finding]:
     """The states that several optimizers keep of the same parameters when memory runs out, but for the latest
     of each.
     """
-    if scene.ending_request is None:
-        return
     rows, optimizers = _earlier_states(scene)
     size_bytes = int(scene.device.allocations.requested_bytes[rows].sum())
     if (

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.findings.usage import part_of_heap
-from vramlens.analyses.scene import Scene
+from vramlens.analyses.scene import Scene, after_failure
 from vramlens.ground.verdict import Verdict
 from vramlens.trace import TensorKind
 from vramlens.units import counted, format_size
@@ -44,10 +44,9 @@ class _Model:
     is_trained: bool
 
 
+@after_failure
 def finished_models(scene: Scene) -> Iterator[Finding]:
     """The trained models that did not run again once another of the same shapes was built."""
-    if scene.ending_request is None:
-        return
     models = sorted(_models(scene), key=lambda model: model.built_until)
     if not models:
         return

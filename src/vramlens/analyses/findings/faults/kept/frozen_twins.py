@@ -17,7 +17,7 @@ from vramlens.analyses.attribution.parameter_uses import (
 from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.findings.usage import part_of_heap
-from vramlens.analyses.scene import Scene
+from vramlens.analyses.scene import Scene, after_failure
 from vramlens.ground.verdict import Verdict
 from vramlens.trace import ParameterUse, TensorKind
 from vramlens.units import format_size
@@ -38,10 +38,9 @@ class _Parameter:
     use: int
 
 
+@after_failure
 def frozen_twins(scene: Scene) -> Iterator[Finding]:
     """A module that nothing trains, and whose frozen weights another has in the same sizes."""
-    if scene.ending_request is None:
-        return
     parameters = list(_parameters(scene))
     stepped = frozenset(
         _module(parameter) for parameter in parameters if parameter.use == ParameterUse.STEPPED

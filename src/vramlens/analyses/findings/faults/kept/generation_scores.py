@@ -10,7 +10,7 @@ import numpy as np
 from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.findings.usage import part_of_heap
-from vramlens.analyses.scene import Scene
+from vramlens.analyses.scene import Scene, after_failure
 from vramlens.ground.verdict import Verdict
 from vramlens.trace import NO_STACK
 from vramlens.units import format_size
@@ -22,12 +22,11 @@ _FEWEST_TOKENS = 8
 _LEAST_SHARE = 0.25
 
 
+@after_failure
 def generation_scores(scene: Scene) -> Iterator[Finding]:
     """What transformers' generate() has kept of each token when memory runs out, its cache aside, if that
     is much of all.
     """
-    if scene.ending_request is None:
-        return
     allocations, stacks = scene.device.allocations, scene.trace.stacks
     rows = scene.advice_rows
     rows = rows[allocations.stack[rows] != NO_STACK]

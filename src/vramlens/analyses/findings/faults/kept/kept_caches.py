@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.findings.usage import part_of_heap
-from vramlens.analyses.scene import Scene
+from vramlens.analyses.scene import Scene, after_failure
 from vramlens.ground.verdict import Verdict
 from vramlens.units import format_size
 
@@ -46,10 +46,9 @@ class _Caches:
     fix: str
 
 
+@after_failure
 def kept_caches(scene: Scene) -> Iterator[Finding]:
     """The caches that earlier passes left when memory runs out, if they are much of all."""
-    if scene.ending_request is None:
-        return
     both = [caches for caches in (_of_texts(scene), _versions(scene)) if caches is not None]
     caches = max(both, key=lambda caches: caches.old_bytes, default=None)
     if caches is None or caches.old_bytes < _LEAST_SHARE * scene.advice_heap.requested_bytes:

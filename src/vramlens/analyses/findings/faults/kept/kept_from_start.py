@@ -12,7 +12,7 @@ from vramlens.analyses.attribution.training import Training
 from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.findings.usage import part_of_heap
-from vramlens.analyses.scene import Scene
+from vramlens.analyses.scene import Scene, after_failure
 from vramlens.ground.verdict import Verdict
 from vramlens.trace import TensorKind
 from vramlens.units import format_size
@@ -22,12 +22,13 @@ _MOST_TENSORS, _MUCH = 4, 0.1
 """That are named, if each is so much of all of them."""
 
 
+@after_failure
 def kept_from_start(scene: Scene) -> Iterator[Finding]:
     """A few tensors that the program made before its model first ran, and that are most of what is
     alive when memory runs out in a step.
     """
     view = scene.view
-    if scene.ending_request is None or not view.modules.marked.any():
+    if not view.modules.marked.any():
         return
     allocations, heap = scene.device.allocations, scene.advice_heap
     first_pass = int(allocations.born[view.modules.marked].min())

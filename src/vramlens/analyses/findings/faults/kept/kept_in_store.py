@@ -19,7 +19,7 @@ from vramlens.analyses.attribution.names import Names
 from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.findings.usage import part_of_heap
-from vramlens.analyses.scene import Scene
+from vramlens.analyses.scene import Scene, after_failure
 from vramlens.ground.place import base_name
 from vramlens.ground.verdict import Verdict
 from vramlens.leak.claim import with_article
@@ -108,10 +108,9 @@ class _Store:
         return f"the {self.name}" if _CACHE.match(self.name) else self.name
 
 
+@after_failure
 def kept_in_store(scene: Scene) -> Iterator[Finding]:
     """The store that keeps the most when memory runs out, if that is much of all."""
-    if scene.ending_request is None:
-        return
     largest = max(_stores(scene), key=lambda store: store.size_bytes, default=None)
     if largest is None:
         return

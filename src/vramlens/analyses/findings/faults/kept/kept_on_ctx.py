@@ -10,7 +10,7 @@ import numpy as np
 from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.findings.usage import part_of_heap
-from vramlens.analyses.scene import Scene
+from vramlens.analyses.scene import Scene, after_failure
 from vramlens.ground.verdict import Verdict
 from vramlens.units import format_size
 
@@ -22,12 +22,11 @@ _LEAST_SHARE = 0.2
 """Of what is in use."""
 
 
+@after_failure
 def kept_on_ctx(scene: Scene) -> Iterator[Finding]:
     """The attributes of nodes that a backward pass is done with when memory runs out, if they are much of what
     is in use: a result on its own ctx leads to itself, and only the garbage collector frees both.
     """
-    if scene.ending_request is None:
-        return
     view, allocations, rows = scene.view, scene.device.allocations, scene.advice_rows
     ends = view.phases.ends_before(scene.advice_event)
     is_on_ctx = [bool(_ON_CTX.match(view.names.name(row))) for row in rows.tolist()]

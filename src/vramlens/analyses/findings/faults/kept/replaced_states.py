@@ -10,7 +10,7 @@ import numpy as np
 from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.findings.usage import part_of_heap
-from vramlens.analyses.scene import Scene
+from vramlens.analyses.scene import Scene, after_failure
 from vramlens.ground.verdict import Verdict
 from vramlens.trace import TensorKind
 from vramlens.units import format_size
@@ -21,12 +21,11 @@ _LEAST_SHARE = 0.2
 """Of what is in use."""
 
 
+@after_failure
 def replaced_states(scene: Scene) -> Iterator[Finding]:
     """The states of parameters that no group has when memory runs out, and these parameters, if both are
     much of what is in use.
     """
-    if scene.ending_request is None:
-        return
     names, allocations, rows = scene.view.names, scene.device.allocations, scene.advice_rows
     states = np.intersect1d(rows, names.of_kind(TensorKind.OPTIMIZER_STATE))
     is_left = [bool(_OF_NO_GROUP.search(names.name(row))) for row in states.tolist()]

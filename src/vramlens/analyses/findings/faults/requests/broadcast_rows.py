@@ -10,7 +10,7 @@ from vramlens.analyses.attribution.named_shapes import Shape
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.findings.faults.requests.costly_expression import shown
 from vramlens.analyses.findings.faults.requests.expression_uses import MUCH
-from vramlens.analyses.scene import Scene
+from vramlens.analyses.scene import Scene, after_failure
 from vramlens.ground.place import Place
 from vramlens.ground.verdict import Verdict
 from vramlens.units import format_size
@@ -29,12 +29,11 @@ _FEWEST_ROWS = 1024
 """Fewer make pairs that are as large as many other things."""
 
 
+@after_failure
 def broadcast_rows(scene: Scene) -> Iterator[Finding]:
     """The failed request, or what a line made before, if it is as large as all pairs of a column's and a vector's
     numbers, in an expression that is mostly meant row by row.
     """
-    if scene.ending_request is None:
-        return
     shapes = set(scene.advice_shapes.values())
     for expression, size_bytes, place in _row_by_row(scene):
         column = _column(shapes, size_bytes)

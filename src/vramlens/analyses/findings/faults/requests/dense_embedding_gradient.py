@@ -12,7 +12,7 @@ from vramlens.analyses.attribution.phases import LINEAR_FORWARD
 from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.findings.usage import part_of_heap
-from vramlens.analyses.scene import Scene
+from vramlens.analyses.scene import Scene, after_failure
 from vramlens.ground.allocator_sizes import block_size
 from vramlens.ground.verdict import Verdict
 from vramlens.trace import TensorKind
@@ -33,12 +33,11 @@ _FIX = (
 )
 
 
+@after_failure
 def dense_embedding_gradient(scene: Scene) -> Iterator[Finding]:
     """The table whose gradient was asked for when memory ran out in a backward pass, or the tables whose
     gradients are there when memory runs out, if these are large.
     """
-    if scene.ending_request is None:
-        return
     asked_for = list(_asked_for(scene))
     yield from asked_for or _alive(scene)
 
