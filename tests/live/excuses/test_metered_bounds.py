@@ -59,6 +59,18 @@ class Cache:
         while self.used > self.limit:
             self.used -= self.entries.pop(next(iter(self.entries))).nbytes
 """
+LOOP = """
+class Cache:
+    def __init__(self, limit):
+        self.limit, self.begun = limit, 0
+        self.entries, self.ahead = {}, []
+
+    def put(self, key, value):
+        self.ahead.append(key)
+        while self.begun < self.limit and self.ahead:
+            self.entries[self.ahead.pop()] = value
+            self.begun += 1
+"""
 STEPS = 20
 
 
@@ -117,6 +129,15 @@ def test_a_removal_at_the_limit_that_takes_nothing(
     missing = BYTES.replace(takes, "self.used -= 16384; self.entries.pop(0, None)")
     (leak,) = leaks_of(missing.replace("COUNTED", "value.nbytes"), 16384)
     assert leak.verdict != "not a problem"
+
+
+def test_a_loop_s_own_counter_is_no_limit(leaks_of: Callable[..., tuple[Any, ...]]) -> None:
+    """It says how long the program runs. One that goes down again counts what is there."""
+    (leak,) = leaks_of(LOOP, STEPS)
+    assert leak.verdict == "proven"
+    counted = f"{LOOP}\n    def take(self):\n        self.begun -= 1\n"
+    (leak,) = leaks_of(counted, STEPS + 1)
+    assert "self.begun < self.limit and self.ahead holds" in leak.reason
 
 
 def test_a_limit_that_is_far_away(leaks_of: Callable[..., tuple[Any, ...]]) -> None:

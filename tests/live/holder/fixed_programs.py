@@ -69,6 +69,54 @@ def main(tick):
         (("rows.append(batch())", "rows[:] = [batch()]"),),
     ),
     Case(
+        "futures as keys",
+        """
+class Ingest:
+    def __init__(self):
+        self.pool = concurrent.futures.ThreadPoolExecutor(1)
+        self.jobs = {}
+    def add(self, number):
+        job = self.pool.submit(batch)
+        self.jobs[job] = number
+        return job
+    def trim(self):
+        pass
+def main(tick):
+    ingest = Ingest()
+    for number in range(STEPS):
+        ingest.add(number).result()
+        ingest.trim()
+        tick()
+""",
+        "{task: value for task, value in self.jobs.items() if not task.done()}",
+        (
+            (
+                "        pass",
+                "        self.jobs = {task: value for task, value in self.jobs.items() if not task.done()}",
+            ),
+        ),
+    ),
+    Case(
+        "a running average by name, with its graph",
+        """
+class Meter:
+    def __init__(self):
+        self.values = {}
+    def update(self, name, value):
+        old = self.values.get(name, value)
+        self.values[name] = 0.9 * old + 0.1 * value
+def main(tick):
+    meter = Meter()
+    layer.weight.requires_grad_(True)
+    for _ in range(STEPS):
+        meter.update("spread", layer(batch()).square().mean())
+        tick()
+    layer.weight.requires_grad_(False)
+""",
+        "detach",
+        (("0.1 * value", "0.1 * value.detach()"), ("(name, value)\n", "(name, value).detach()\n")),
+    ),
+    Case(
         "a row of an array in a named tuple",
         """
 Landmark = namedtuple("Landmark", "frame score vector")

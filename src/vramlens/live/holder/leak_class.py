@@ -110,7 +110,7 @@ def looks_up(store: Store) -> bool:
     functions, whether the statement depends on such a look.
     """
     is_addition = store.how == "call" and store.method not in ("update", "__setitem__")
-    if store.how == "add" or is_addition or (store.refers_to_itself and _is_sum(store)):
+    if store.how == "add" or is_addition or _is_sum(store):
         return False
     body: ast.AST | None = store.function.node
     nodes = nodes_in(store.guards) if body is None else ast.walk(body)
@@ -136,8 +136,32 @@ def _is_sum(store: Store) -> bool:
     """Whether what is stored is computed from what was there: ``sums[k] = sums.get(k, 0) + x``."""
     if store.value is None:
         return False
+    earlier = _earlier_values(store)
     operands = (part for node in ast.walk(store.value) for part in _operands(node, store.name))
-    return any(_is_name_of(store, operand) for operand in operands)
+    return any(
+        _is_name_of(store, operand) or (isinstance(operand, ast.Name) and operand.id in earlier)
+        for operand in operands
+    )
+
+
+def _earlier_values(store: Store) -> set[str]:
+    """The variables that hold what the table had: ``old = sums.get(k, x)``."""
+    body = store.function.node
+    return {
+        target.id
+        for node in (ast.walk(body) if body is not None else ())
+        if isinstance(node, ast.Assign) and _reads_table(node.value, store)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+
+
+def _reads_table(value: ast.expr, store: Store) -> bool:
+    """Whether an expression is an entry of the table: ``sums[k]``, ``sums.get(k, x)``."""
+    if isinstance(value, ast.Subscript):
+        return _is_name_of(store, value.value)
+    table = _looked_up_table(value)
+    return table is not None and _is_name_of(store, table)
 
 
 def _operands(node: ast.AST, table: str) -> list[ast.expr]:

@@ -25,6 +25,7 @@ from vramlens.live.source.source_tree import tree_of
 
 _TRACEBACK = "its traceback holds every variable of its frames"
 _GATHERING = ("gather", "wait", "as_completed")
+_STARTS_TASK = ("submit", "run_in_executor", "create_task", "ensure_future")
 _TAKING_EXCEPTIONS = ("print_exception", "format_exception", "set_exception", "isinstance", "type")
 _LEAVING = {"set": "discard", "list": "remove", "deque": "remove"}
 """What a collection's method is called by which an entry leaves it."""
@@ -106,11 +107,28 @@ def task_fix(keeper: Keeper | None, kept: Kept) -> str:
         task = task if task.isidentifier() else "task"
         return f"let each task leave when it is done: {task}.add_done_callback({tasks}.{leaving})"
     if kept.container == "dict":
-        kept_pairs = f"{{key: task for key, task in {tasks}.items() if not task.done()}}"
+        pair = "task, value" if _is_key(store) else "key, task"
+        kept_pairs = (
+            f"{{{pair.replace(',', ':')} for {pair} in {tasks}.items() if not task.done()}}"
+        )
     else:
         kept_pairs = f"[task for task in {tasks} if not task.done()]"
         kept_pairs = f"set({kept_pairs})" if kept.container == "set" else kept_pairs
     return f"take the results of tasks that are done, and keep the others: {tasks} = {kept_pairs}"
+
+
+def _is_key(store: Store) -> bool:
+    """Whether the task is the key: a variable that is set to what a call such as ``submit`` gives."""
+    body = store.function.node
+    if body is None or not isinstance(store.key, ast.Name):
+        return False
+    return any(
+        isinstance(node, ast.Assign)
+        and isinstance(node.value, ast.Call)
+        and last_name(node.value.func) in _STARTS_TASK
+        and store.key.id in map(last_name, node.targets)
+        for node in ast.walk(body)
+    )
 
 
 def object_fix(keeper: Keeper | None, kept: Kept) -> str:

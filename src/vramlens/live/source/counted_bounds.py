@@ -112,6 +112,8 @@ def _meter(
 ) -> CountedBound | None:
     """The meter that goes up on one side of a comparison, or down on the other."""
     counting = _counting(rising, ast.Add, store)
+    if counting is not None and _turns_a_loop(guard, counting, store):
+        return None
     if counting is not None:
         reading, limit = _reading(counting, holder), known_number(falling, store, holder)
         if reading is None or limit is None or not 0 < reading <= _MOST_OVER * limit:
@@ -139,6 +141,25 @@ def _counting(side: ast.expr, operation: type[ast.operator], store: Store) -> St
         and _operator(other) is operation
     )
     return next(counting, None)
+
+
+def _turns_a_loop(guard: ast.expr, counting: Store, store: Store) -> bool:
+    """``while i < n: ...; i += 1``: a loop's own counter, which says how long the program runs. One that something
+    else changes, too, counts what is there.
+    """
+    body = store.function.node
+    module = read_source(store.file)
+    is_test = body is not None and any(
+        isinstance(node, ast.While) and node.test is guard for node in ast.walk(body)
+    )
+    if module is None or not is_test or not isinstance(_amount(counting), ast.Constant):
+        return False
+    others = (
+        other
+        for other in module.stores.get(counting.name, ())
+        if other.base == counting.base and other is not counting
+    )
+    return all(other.function.name.endswith("__init__") for other in others)
 
 
 def _runs_with(other: Store, store: Store) -> bool:
