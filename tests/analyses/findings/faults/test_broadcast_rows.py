@@ -53,7 +53,9 @@ def test_all_pairs_of_a_column_and_a_vector(
     ("text", "is_told"),
     [
         ("return torch.sqrt(((pred - target) ** 2).mean() + 1e-8)", True),
+        ("errors = pred - target", True),
         ("return torch.cdist(pred, target)", False),
+        ("gaps = pred - target.T", False),
     ],
 )
 def test_all_pairs_that_were_made_before(tmp_path: Path, text: str, *, is_told: bool) -> None:
@@ -69,3 +71,25 @@ def test_all_pairs_that_were_made_before(tmp_path: Path, text: str, *, is_told: 
         assert finding.title.startswith("pred - target broadcasts float32[2048, 1]")
         assert finding.place is not None
         assert finding.place.line == 9
+
+
+@pytest.mark.parametrize(
+    ("text", "is_told"),
+    [
+        ("errors = target - preds[:, i]", True),
+        ("errors = target - preds[:, None]", False),
+        ("errors = target - preds", False),
+    ],
+)
+def test_a_column_that_is_too_small_for_a_shape(
+    tmp_path: Path, text: str, *, is_told: bool
+) -> None:
+    """A small tensor is known by its bytes, where the other is one column of a table."""
+    run = MadeRun(FRAMES)
+    run.asks("state", ROWS * 4 / (1 << 20), name="tuple[1]")
+    run.asks("all", 16, name="float32[2048, 2048] tensor")
+    answer = run.fails("all", 16, tmp_path, expression="q * errors", source={(USER, 9): text})
+    finding = finding_of(answer, "broadcast_rows")
+    assert (finding is not None) == is_told
+    if finding is not None:
+        assert finding.title.startswith("target - preds[:, i] broadcasts float32[2048, 1]")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
@@ -15,7 +16,9 @@ from vramlens.ground.place import Place
 from vramlens.ground.verdict import Verdict
 from vramlens.units import format_size
 
-_OPERAND = r"[\w.]+(?:\[[\w'\"]+\])?"
+_PICKED = r"\[:,\s*(?!None\b)\w+\]"
+"""Of a table, one column: a vector."""
+_OPERAND = rf"[\w.]+(?:\[[\w'\"]+\]|{_PICKED})?"
 _ROW_BY_ROW = re.compile(
     rf"^\(*{_OPERAND}\)*\s*(?:[-+*/]|[=<>!]=|[<>])\s*\(*{_OPERAND}\)*(?:\s*\*\*\s*2)?$"
     rf"|(?:\w*[Ll]oss\w*|criterion|torch\.(?:sub|add|mul|div|where|eq))\({_OPERAND},\s*{_OPERAND}"
@@ -23,8 +26,14 @@ _ROW_BY_ROW = re.compile(
 """Arithmetic between two plain operands, and losses: what is mostly meant row by row. A kernel, a product and an
 axis that is added make pairs because they want them.
 """
-_DIFFERENCE = re.compile(rf"\(({_OPERAND}\s*-\s*{_OPERAND})\)")
-"""In a line: what a mean of squares is computed of."""
+_DIFFERENCE = re.compile(
+    rf"\((?P<inner>{_OPERAND}\s*-\s*{_OPERAND})\)|^\w+ = (?P<line>{_OPERAND}\s*-\s*{_OPERAND})$"
+)
+"""In a line: what a mean of squares is computed of, or all of the line."""
+_TURNED = re.compile(r"\.(?:T|mT|H|t\(\))(?!\w)")
+"""An operand that is turned round makes pairs on purpose."""
+_ITEM_BYTES = 4
+"""Of the type that most programs compute in."""
 _FEWEST_ROWS = 1024
 """Fewer make pairs that are as large as many other things."""
 
@@ -36,7 +45,7 @@ def broadcast_rows(scene: Scene) -> Iterator[Finding]:
     """
     shapes = set(scene.advice_shapes.values())
     for expression, size_bytes, place in _row_by_row(scene):
-        column = _column(shapes, size_bytes)
+        column = _column(shapes, size_bytes) or _unnamed_column(scene, expression, size_bytes)
         if column is not None:
             yield _finding(expression, size_bytes, place, column)
             return
@@ -55,8 +64,8 @@ def _row_by_row(scene: Scene) -> Iterator[tuple[str, int, Place | None]]:
             continue
         place = scene.view.place_of_block(row)
         difference = _DIFFERENCE.search(scene.source_of(place)) if place is not None else None
-        if difference is not None:
-            yield difference[1], shape.bytes, place
+        if difference is not None and not _TURNED.search(difference[0]):
+            yield difference["inner"] or difference["line"], shape.bytes, place
 
 
 def _finding(expression: str, size_bytes: int, place: Place | None, column: Shape) -> Finding:
@@ -84,3 +93,15 @@ def _column(shapes: AbstractSet[Shape], size_bytes: int) -> Shape | None:
         if is_large and size_bytes == rows * rows * shape.item_bytes:
             return shape
     return None
+
+
+def _unnamed_column(scene: Scene, expression: str, size_bytes: int) -> Shape | None:
+    """The [N, 1] tensor whose pairs with one column of a table take so many bytes: where such a small one has no
+    shape in the recording, by its bytes.
+    """
+    rows = math.isqrt(size_bytes // _ITEM_BYTES)
+    if rows < _FEWEST_ROWS or rows * rows * _ITEM_BYTES != size_bytes:
+        return None
+    sizes = scene.device.allocations.requested_bytes[scene.advice_rows]
+    is_there = bool((sizes == rows * _ITEM_BYTES).any())
+    return Shape("float32", (rows, 1)) if is_there and re.search(_PICKED, expression) else None
