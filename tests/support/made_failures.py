@@ -52,13 +52,14 @@ class MadeRun:
         kind: str = "tensor",
         use: str = "",
         dtype: str = "",
+        kept_by: str = "",
         module: str = "",
     ) -> int:
         """Asks for memory, and gives its address.
 
         Args:
             name: what the program calls it when it fails; "" where nobody knows.
-            kind, use, dtype: of the name.
+            kind, use, dtype, kept_by: of the name.
             module: the module that runs.
         """
         size = int(mib * MIB)
@@ -70,7 +71,8 @@ class MadeRun:
         self.alive[address] = size
         if name:
             entry = {"device": 0, "address": address, "bytes": size, "name": name}
-            self.names.append(entry | {"kind": kind, "use": use, "dtype": dtype})
+            facts = {"kind": kind, "use": use, "dtype": dtype, "kept_by": kept_by}
+            self.names.append(entry | facts)
         return address
 
     def frees(self, *addresses: int) -> None:

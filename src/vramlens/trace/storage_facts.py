@@ -56,6 +56,8 @@ class TensorNames:
         dtype: of parameters and buffers, the type of their elements, such as ``bfloat16``; "" where nobody
             knows.
         parts: of parameters that are DTensors, how many ranks have a part of each; 0 of others.
+        kept_by: the cache that leads to a parameter's model, or the attributes by which the objects that hold
+            such tensors lead to each other; "" where nobody knows.
     """
 
     device: NDArray[np.int32]
@@ -67,6 +69,7 @@ class TensorNames:
     name: tuple[str, ...]
     dtype: tuple[str, ...] = ()
     parts: tuple[int, ...] = ()
+    kept_by: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.name)

@@ -98,6 +98,12 @@ class Names:
         row = int(self.row[allocation])
         return "" if row < 0 or self.table is None else self.table.name[row]
 
+    def kept_by(self, allocation: int) -> str:
+        """What else leads to an allocation (``TensorNames.kept_by``); "" where nobody knows."""
+        row = int(self.row[allocation])
+        is_known = row >= 0 and self.table is not None and bool(self.table.kept_by)
+        return self.table.kept_by[row] if is_known and self.table is not None else ""
+
 
 def names_of(trace: Trace, device: DeviceTrace) -> Names:
     """Joins the names to what was alive when tensors were named: where the recording ends, or at

@@ -22,6 +22,7 @@ from vramlens.analyses.findings.faults.graphs.retained_graph import retained_gra
 from vramlens.analyses.findings.faults.graphs.rollout_graphs import rollout_graphs
 from vramlens.analyses.findings.faults.graphs.solver_steps import solver_steps
 from vramlens.analyses.findings.faults.idle_experts import idle_experts
+from vramlens.analyses.findings.faults.kept.default_argument import default_argument
 from vramlens.analyses.findings.faults.kept.earlier_optimizers import earlier_optimizers
 from vramlens.analyses.findings.faults.kept.evaluation_outputs import evaluation_outputs
 from vramlens.analyses.findings.faults.kept.finished_models import finished_models
@@ -32,6 +33,7 @@ from vramlens.analyses.findings.faults.kept.kept_caches import kept_caches
 from vramlens.analyses.findings.faults.kept.kept_from_start import kept_from_start
 from vramlens.analyses.findings.faults.kept.kept_in_store import kept_in_store
 from vramlens.analyses.findings.faults.kept.kept_on_ctx import kept_on_ctx
+from vramlens.analyses.findings.faults.kept.linked_objects import linked_objects
 from vramlens.analyses.findings.faults.kept.listed_batches import listed_batches
 from vramlens.analyses.findings.faults.kept.replaced_states import replaced_states
 from vramlens.analyses.findings.faults.kept.retry_in_except import retry_in_except
@@ -48,6 +50,7 @@ from vramlens.analyses.findings.faults.requests.dense_embedding_gradient import 
 )
 from vramlens.analyses.findings.faults.requests.joint_covariance import joint_covariance
 from vramlens.analyses.findings.faults.requests.large_request import request_too_large
+from vramlens.analyses.findings.faults.requests.loaded_whole import loaded_whole
 from vramlens.analyses.findings.faults.requests.rebuilt_collection import rebuilt_collection
 from vramlens.analyses.findings.faults.trained_base import trained_base
 from vramlens.analyses.findings.faults.uneven_rows import uneven_rows
@@ -140,8 +143,24 @@ FROM_RECORDING: tuple[FindingRow[Scene], ...] = (
         takes_place_of="costly_expression",
     ),
     FindingRow(
+        id="linked_objects",
+        find=linked_objects,
+        is_mended_in_code=True,
+        saves_at_most=True,
+        grows=True,
+        takes_place_of="kept_in_store",
+    ),
+    FindingRow(
         id="listed_batches",
         find=listed_batches,
+        is_mended_in_code=True,
+        saves_at_most=True,
+        grows=True,
+        takes_place_of="costly_expression",
+    ),
+    FindingRow(
+        id="default_argument",
+        find=default_argument,
         is_mended_in_code=True,
         saves_at_most=True,
         grows=True,
@@ -298,6 +317,13 @@ FROM_RECORDING: tuple[FindingRow[Scene], ...] = (
         is_mended_in_code=True,
         takes_place_of="largest_line",
         saves_at_most=True,
+    ),
+    FindingRow(
+        id="loaded_whole",
+        find=loaded_whole,
+        is_mended_in_code=True,
+        saves_at_most=True,
+        takes_place_of="kept_in_store",
     ),
     FindingRow(
         id="kept_in_store",

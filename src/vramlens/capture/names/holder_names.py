@@ -6,6 +6,7 @@ import functools
 import inspect
 import itertools
 import types
+from collections.abc import Iterator
 from time import thread_time
 from typing import Any
 
@@ -30,6 +31,10 @@ _INSIDES: tuple[type, ...] = (
 )
 _ENDS: tuple[type, ...] = (*_INSIDES[1:], types.ModuleType, types.FunctionType, type)
 _CACHE = type(functools.lru_cache(len))
+_MOST_CALLS = 10_000
+"""Of one cache."""
+_MOST_LOOKED_AT = 8
+"""Of the objects of a class, and of what is in one of their containers."""
 _NOBODYS = "?"
 """How the name of a list begins that nobody is known to hold."""
 
@@ -48,6 +53,7 @@ class HolderNames:
         self._heap, self._paths = heap, paths
         self._edges: dict[int, list[tuple[Any, str]]] = {}
         self._calls: dict[str, dict[int, int]] = {}
+        self._of_class: dict[str, list[Any]] = {}
         self._referents = Referents()
         allowed = SEARCH_SECONDS if seconds is None else seconds
         children, until = tensors, thread_time() + allowed
@@ -64,6 +70,25 @@ class HolderNames:
         """
         name = self._best(self._edges.get(id(tensor), []), _LEVELS)
         return name.removeprefix(_NOBODYS).removeprefix("__main__.")
+
+    def links(self, name: str) -> str:
+        """The attributes by which the objects that this name begins with lead to others of their class:
+        ``.parent, .children``; "" where none do, or it begins otherwise. It is asked after all names.
+        """
+        single: dict[str, None] = {}
+        several: dict[str, None] = {}
+        for owner in self._of_class.get(name.partition(".")[0], ()):
+            cls = type(owner)
+            for label, member in self._heap.edges(owner):
+                if type(member) is cls:
+                    single[label] = None
+                elif issubclass(type(member), CONTAINERS) and self._has_one_of(cls, member):
+                    several[label] = None
+        return ", ".join({**single, **several})
+
+    def _has_one_of(self, cls: type, container: Any) -> bool:
+        elements = itertools.islice(self._heap.edges(container), _MOST_LOOKED_AT)
+        return any(type(element) is cls for _, element in elements)
 
     def _sweep(self, sought: set[int], until: float) -> list[Any]:
         """Notes who holds the sought; the holders of which it is worth asking who holds them."""
@@ -91,7 +116,8 @@ class HolderNames:
             referents = self._referents.of_one(holder)
             return [(NAMESPACE, referent) for referent in referents if type(referent) is dict]
         if cls is types.FunctionType:
-            return [(".__closure__", holder.__closure__), (".__defaults__", holder.__defaults__)]
+            parts = (".__closure__", ".__defaults__", ".__kwdefaults__")
+            return [(part, getattr(holder, part[1:])) for part in parts]
         return [(NAMESPACE, self._heap.namespace(holder)), *self._heap.edges(holder)]
 
     def _best(self, edges: list[tuple[Any, str]], levels: int) -> str:
@@ -127,7 +153,12 @@ class HolderNames:
         places = [edge for edge in edges if issubclass(type(edge[0]), CONTAINERS)]
         place = self._best(places, levels)
         is_one_of_many = place.endswith("]") and not place.startswith(_NOBODYS)
-        return place if is_one_of_many else class_name(cls)
+        if is_one_of_many:
+            return place
+        known = self._of_class.setdefault(class_name(cls), [])
+        if len(known) < _MOST_LOOKED_AT:
+            known.append(owner)
+        return class_name(cls)
 
     def _name_by_itself(self, owner: Any) -> str | None:
         """The name of what needs nobody's name: a module, a class, a function, a frame."""
@@ -141,7 +172,7 @@ class HolderNames:
         if cls is types.FunctionType:
             return str(owner.__qualname__)
         if cls is _CACHE:
-            return self._name_of_cache(owner)
+            return name_of_cache(self._heap, owner)
         if cls is itertools.cycle:
             return "itertools.cycle"
         if cls in _ENDS:
@@ -160,12 +191,27 @@ class HolderNames:
         number = numbers.setdefault(id(owner), len(numbers) + 1)
         return f"local of {name}" + (f", call {number}" if number > 1 else "")
 
-    def _name_of_cache(self, cache: Any) -> str:
-        """The name of a ``functools.lru_cache``, after its function and with whether it is limited."""
-        function = dict(items_of(self._heap.namespace(cache))).get("__wrapped__")
-        name = function.__qualname__ if type(function) is types.FunctionType else "function"
-        *_, most_entries, _entries = _CACHE.cache_info(cache)
-        return f"{'unlimited ' if most_entries is None else ''}lru_cache of {name}()"
+
+def name_of_cache(heap: LiveHeap, cache: Any) -> str:
+    """The name of a ``functools.lru_cache``, after its function and with whether it is limited."""
+    function = dict(items_of(heap.namespace(cache))).get("__wrapped__")
+    name = function.__qualname__ if type(function) is types.FunctionType else "function"
+    *_, most_entries, _entries = _CACHE.cache_info(cache)
+    return f"{'unlimited ' if most_entries is None else ''}lru_cache of {name}()"
+
+
+def cached_arguments(heap: LiveHeap) -> Iterator[tuple[Any, str]]:
+    """Yields what ``functools.lru_cache`` keeps as an argument of a call, such as the ``self`` of a method, with the
+    cache's name.
+    """
+    referents = Referents()
+    for cache in heap.live.get("lru_cache", ()):
+        for entries in referents.of_one(cache):
+            if type(entries) is dict:
+                keys = itertools.islice(list(dict.keys(entries)), _MOST_CALLS)
+                calls = [key for key in keys if type(key) is tuple]
+                for argument in itertools.chain.from_iterable(calls):
+                    yield argument, name_of_cache(heap, cache)
 
 
 def _kind_of(code: types.CodeType | None) -> str:

@@ -39,6 +39,7 @@ _KIND_BY_CLASS_NAME = {
     "FSDPParamGroup": "fsdp2_group",
     "FlatParamHandle": "fsdp1",
     "GradScaler": "scaler",
+    "_lru_cache_wrapper": "lru_cache",
 }
 
 
@@ -61,7 +62,7 @@ class LiveHeap:
     Attributes:
         objects: everything that is alive.
         live: instances by kind: tensor, module, optimizer, wrapper, scaler, fsdp1, fsdp2,
-            fsdp2_group.
+            fsdp2_group, lru_cache.
     """
 
     def __init__(self, torch: Any, device_type: str, objects: list[Any]) -> None:

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from vramlens.capture.names.claims import GRADIENT_FORM, StorageClaims
-from vramlens.capture.names.holder_names import HolderNames
+from vramlens.capture.names.holder_names import HolderNames, cached_arguments
 from vramlens.capture.names.live_heap import (
     LiveHeap,
     TensorStorage,
@@ -67,6 +67,9 @@ class NamedTensor:
             is neither.
         parts: of a parameter that is a DTensor, how many ranks have a part of it (1: it is whole); None of
             others.
+        kept_by: of a parameter, the ``lru_cache`` that has its model as an argument; of a tensor in an
+            attribute of some object, the attributes by which such objects lead to each other; "" of
+            others.
     """
 
     device: int
@@ -77,6 +80,7 @@ class NamedTensor:
     use: str = ""
     dtype: str = ""
     parts: int | None = None
+    kept_by: str = ""
 
 
 def named_tensors(
@@ -126,6 +130,7 @@ class _NamesOfTensors:
         self._uses: dict[tuple[int, int], str] = {}
         self._dtypes: dict[tuple[int, int], str] = {}
         self._parts: dict[tuple[int, int], int] = {}
+        self._kept_by: dict[tuple[int, int], str] = {}
         self._modules = ModuleNames(heap)
         self._variables = script_variables()
         self._optimizers: list[tuple[Any, dict[str, Any]]] = []
@@ -155,6 +160,7 @@ class _NamesOfTensors:
             self._note_uses,
             self._note_dtypes,
             self._note_parts,
+            self._note_caches,
         )
         for part in parts:
             with own_errors():  # what is odd in one part costs the others nothing
@@ -169,6 +175,7 @@ class _NamesOfTensors:
                 use=self._uses.get((device, address), "") if storage.kind == "parameter" else "",
                 dtype=self._dtypes.get((device, address), "") if storage.kind in _TYPED else "",
                 parts=self._parts.get((device, address)) if storage.kind == "parameter" else None,
+                kept_by=self._kept_by.get((device, address), ""),
             )
             for (device, address), storage in self._claims.names.items()
         ]
@@ -292,6 +299,24 @@ class _NamesOfTensors:
                 parts = round(whole_bytes / storage.size_bytes)
                 self._parts.setdefault((storage.device, storage.address), max(1, parts))
 
+    def _note_caches(self) -> None:
+        """Notes of parameters which cache has their module, or one around it, as an argument."""
+        caches = {
+            self._paths[id(argument)]: cache
+            for argument, cache in cached_arguments(self._heap)
+            if id(argument) in self._paths
+        }
+        for path, cache in caches.items():
+            for module, inner in self._paths.items():
+                if f"{inner}.".startswith(f"{path}."):
+                    self._note_cached(module, cache)
+
+    def _note_cached(self, module: int, cache: str) -> None:
+        for _, parameter in self._modules.parameters(module):
+            if self._is_tensor(parameter):
+                for _, storage in self._heap.storages(parameter):
+                    self._kept_by.setdefault((storage.device, storage.address), cache)
+
     def _use(self, parameter: Any) -> int:
         """The place of a parameter's use among ``_USES``."""
         if id(parameter) in self._stepped:
@@ -321,12 +346,17 @@ class _NamesOfTensors:
         if unnamed_bytes < _WORTH_A_SEARCH * self._claims.named_bytes:
             searched = []  # it is a walk through the heap
         holders = HolderNames(self._heap, self._paths, searched, seconds=self._search_seconds)
-        for storage, tensors in views.items():
-            name = self._name_of_view(storage, tensors, holders)
+        names = {
+            storage: self._name_of_view(storage, tensors, holders)
+            for storage, tensors in views.items()
+        }
+        for storage, name in names.items():
             self._claims.add_storage(storage, name, "tensor")
-            for owner in tensors:
+            for owner in views[storage]:
                 gradient = self._heap.gradient(owner)
                 self._claims.add(gradient, name, "gradient", GRADIENT_FORM)
+        for storage, name in names.items():
+            self._kept_by[storage.device, storage.address] = holders.links(name)
 
     def _unnamed(self) -> dict[TensorStorage, list[Any]]:
         """The tensors of each large storage that has no name."""

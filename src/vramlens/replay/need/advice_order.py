@@ -53,7 +53,9 @@ def order_of_advice(
     short_bytes = oom.short_by_bytes or oom.requested_bytes or 0
     in_code = _enough_in_code(findings, short_bytes, max(short_bytes, missing_bytes))
     if leaking:
-        in_code = ["leak", *in_code]
+        keepers = _keepers_of_leak(findings)
+        others = [name for name in in_code if name not in keepers]
+        in_code = [*(name for name in in_code if name in keepers), "leak", *others]
     elif only_program_keeps and _fills_memory(oom, findings):
         in_code = [*in_code, "leak"]  # what may be meant, after what is no doubt a fault
     order = (*_BEFORE_CODE, *in_code, *_AFTER_CODE)
@@ -61,6 +63,21 @@ def order_of_advice(
         return order
     # What only may help comes after all that does.
     return tuple(name for name in order if name != "settings_may_help")
+
+
+def _keepers_of_leak(findings: Sequence[Finding]) -> set[str]:
+    """The findings that say who keeps most of what each step leaves."""
+    leaked = [f.extent.rows for f in findings if f.id == "leak" and f.extent is not None]
+    if not leaked:
+        return set()
+    return {
+        finding.id
+        for finding in findings
+        if finding.id != "leak"
+        and _is_sure(finding, _GROWING)
+        and finding.extent is not None
+        and len(np.intersect1d(finding.extent.rows, leaked[0])) >= _MOSTLY * len(leaked[0])
+    }
 
 
 def _fills_memory(oom: OomVerdict, findings: Sequence[Finding]) -> bool:

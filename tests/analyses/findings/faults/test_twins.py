@@ -450,12 +450,12 @@ def test_an_optimizer_of_copies_trains_what_it_does_not_have(tmp_path: Path) -> 
 # Models
 
 
-def folds(run: MadeRun, *, again: int | None, trained: bool = True) -> None:
+def folds(run: MadeRun, *, again: int | None, trained: bool = True, cache: str = "") -> None:
     """Three models after each other; one of them may run again, in the turn of the last."""
     for fold in range(3):
         for part in ("body", "head"):
             name = f"Net_{fold}.{part}.weight"
-            run.asks("weights", 50, name=name, kind="parameter")
+            run.asks("weights", 50, name=name, kind="parameter", kept_by=cache)
             if trained:
                 run.asks("optimizer", 50, name=f"optimizer.m[{name}]", kind="optimizer_state")
         activations = [run.asks("layer", 10, module=f"Net_{fold}.body") for _ in range(3)]
@@ -474,6 +474,15 @@ def test_models_that_run_again_are_not_finished(
     folds(run, again=again, trained=trained)
     finding = finding_of(run.fails("layer", 60, tmp_path), "finished_models")
     assert (None if finding is None else finding.bytes) == (size_mib and size_mib << 20)
+
+
+def test_a_cache_that_keeps_finished_models_is_named(tmp_path: Path) -> None:
+    run = made()
+    folds(run, again=None, cache="unlimited lru_cache of Net.bias()")
+    finding = finding_of(run.fails("layer", 60, tmp_path), "finished_models")
+    assert finding is not None
+    assert "the unlimited lru_cache of Net.bias() has 2 of them as arguments" in finding.evidence[1]
+    assert (finding.fix or "").startswith("take the cache off that method")
 
 
 def test_a_smaller_model_is_no_earlier_try_of_the_same(tmp_path: Path) -> None:

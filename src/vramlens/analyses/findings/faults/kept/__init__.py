@@ -1,5 +1,6 @@
 """What is kept although the program is done with it, or need not be on the GPU.
 
+default_argument: what a function's default arguments collect.
 earlier_optimizers: states of optimizers that a later one follows.
 evaluation_outputs: outputs of an evaluation's batches, until it ends.
 finished_models: models whose training is over, beside the next.
@@ -10,6 +11,7 @@ kept_caches: keys and values that earlier passes left.
 kept_from_start: data that was put on the GPU before the first step.
 kept_in_store: a list, dict or cache that keeps something of each turn.
 kept_on_ctx: attributes of a Function's ctx, after its backward pass.
+linked_objects: nodes of trees and chains that lead to each other.
 listed_batches: a list of all that a generator makes.
 replaced_states: what an optimizer keeps of parameters that it no longer has.
 retry_in_except: tries that failed, while the error is handled.

@@ -30,6 +30,7 @@ class _Model:
         first_row: of its parameters, the one that was made first.
         built_from, built_until: the events at which the first and the last of them were made.
         last_run: the event of the last request inside of it; -1 where it never ran.
+        cache: the ``lru_cache`` that has it as an argument; "" where none is known.
         rows: its parameters, their gradients and their optimizer state.
         is_trained: whether it has gradients or state.
     """
@@ -40,6 +41,7 @@ class _Model:
     built_from: int
     built_until: int
     last_run: int
+    cache: str
     rows: NDArray[np.int64]
     is_trained: bool
 
@@ -59,6 +61,18 @@ def finished_models(scene: Scene) -> Iterator[Finding]:
     if size_bytes < _LEAST_SHARE * scene.advice_heap.requested_bytes:
         return
     named = ", ".join(model.name for model in finished[:_MOST_NAMED])
+    evidence = [f"parameters, gradients and optimizer state of {named}"]
+    remedy = (
+        "before the next is built, let go of model and optimizer (del; with Accelerate,"
+        " accelerator.free_memory()), and keep of them what you need on the CPU"
+    )
+    caches = [model.cache for model in finished if model.cache]
+    if caches:
+        evidence.append(f"the {caches[0]} has {len(caches):,} of them as arguments, and keeps them")
+        remedy = (
+            "take the cache off that method (a cache on a method keeps each self), or keep its results in the"
+            " instance; then let go of model and optimizer before the next is built"
+        )
     yield Finding(
         id="finished_models",
         verdict=Verdict.LIKELY,
@@ -66,10 +80,8 @@ def finished_models(scene: Scene) -> Iterator[Finding]:
         f" {counted(len(finished), 'trained model')} that did not run again once the next was built",
         bytes=size_bytes,
         place=scene.view.place_of_block(finished[0].first_row),
-        evidence=(f"parameters, gradients and optimizer state of {named}",),
-        fix="before the next is built, let go of model and optimizer (del; with Accelerate,"
-        " accelerator.free_memory()), and keep of them what you need on the CPU (up to"
-        f" {format_size(size_bytes)} less)",
+        evidence=tuple(evidence),
+        fix=f"{remedy} (up to {format_size(size_bytes)} less)",
         extent=Extent(scene.advice_event, np.sort(rows)),
     )
 
@@ -101,6 +113,7 @@ def _models(scene: Scene) -> Iterator[_Model]:
             built_from=int(allocations.born[own].min()),
             built_until=int(allocations.born[own].max()),
             last_run=int(runs.max(initial=-1)),
+            cache=next(filter(None, map(view.names.kept_by, own.tolist())), ""),
             rows=np.concatenate([own, trained_rows]),
             is_trained=len(trained_rows) > 0,
         )

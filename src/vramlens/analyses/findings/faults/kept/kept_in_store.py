@@ -32,6 +32,8 @@ _NOBODYS = ("list", "tuple", "deque")
 """Containers that nobody is known to hold: one of them is not another, but by the line of its entries."""
 _OF_CHECKPOINTS = "_CheckpointFrame."
 """PyTorch's own: what a checkpoint has computed again for the backward pass that runs."""
+_OTHERS_TELL = re.compile(r"\.__(?:kw)?defaults__$")
+"""The default arguments of functions (``default_argument``)."""
 _NOBODYS_DICTS = ("dict", "defaultdict", "OrderedDict")
 _LOCAL = "local of "
 """Begins the name of what a function's variable keeps."""
@@ -76,7 +78,7 @@ _LAST_KEY = re.compile(r"\['(?P<key>[^\[\]']+)'\]$")
 """``Sweep.trials[3].weights['head.weight']``: the key of the innermost dict."""
 _FEWEST_STEPS = 3
 """In which copies came: those of one step are what it needs at once (the tasks of meta-learning)."""
-_MANY_NAMED = 250
+MANY_NAMED = 250
 """Entries: a recording names 500 tensors that are no model's, the largest."""
 _LEAST_SHARE = 0.25
 _NO_LINE = -1
@@ -229,7 +231,7 @@ def _stores(scene: Scene) -> Iterator[_Store]:
         entry = _ENTRY.match(names.name(row))
         if entry is not None and entry["store"] in _NOBODYS:
             by_line[int(scene.view.phases.frame[row]), entry["store"]].append(row)
-        elif entry is not None and not entry["store"].startswith(_OF_CHECKPOINTS):
+        elif entry is not None and not _is_told_elsewhere(entry["store"]):
             # One nameless dict is not another, but by the line of its entries.
             line = (
                 int(scene.view.phases.frame[row]) if entry["store"] in _NOBODYS_DICTS else _NO_LINE
@@ -244,6 +246,10 @@ def _stores(scene: Scene) -> Iterator[_Store]:
     for owner, owner_rows in by_owner.items():
         yield _store(scene, owner, owner_rows)
     yield from _lists_by_line(scene, by_line)
+
+
+def _is_told_elsewhere(store: str) -> bool:
+    return store.startswith(_OF_CHECKPOINTS) or bool(_OTHERS_TELL.search(store))
 
 
 def _lists_by_line(scene: Scene, by_line: dict[tuple[int, str], list[int]]) -> Iterator[_Store]:
@@ -265,13 +271,13 @@ def _lists_by_line(scene: Scene, by_line: dict[tuple[int, str], list[int]]) -> I
 
 def _store(scene: Scene, name: str, rows: list[int], *, filled_by: str = "") -> _Store:
     every = np.array(sorted(set(rows)), np.int64)
-    if len(every) >= _MANY_NAMED:
-        every = _with_unnamed(scene, every)
+    if len(every) >= MANY_NAMED:
+        every = with_unnamed(scene, every)
     size_bytes = int(scene.device.allocations.requested_bytes[every].sum())
     return _Store(name, every, size_bytes, filled_by)
 
 
-def _with_unnamed(scene: Scene, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+def with_unnamed(scene: Scene, rows: NDArray[np.int64]) -> NDArray[np.int64]:
     """These entries, and what their line asked for in their size that has no name: a recording names a
     few hundred of such tensors.
     """

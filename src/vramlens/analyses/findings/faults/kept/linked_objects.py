@@ -1,0 +1,55 @@
+"""Objects that lead to each other, such as the nodes of a tree: what the program is done with stays with the rest."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+import numpy as np
+
+from vramlens.analyses.extent import Extent
+from vramlens.analyses.finding import Finding
+from vramlens.analyses.findings.faults.kept.kept_in_store import MANY_NAMED, with_unnamed
+from vramlens.analyses.findings.usage import part_of_heap
+from vramlens.analyses.scene import Scene, after_failure
+from vramlens.ground.verdict import Verdict
+from vramlens.units import format_size
+
+_FEWEST_OBJECTS = 8
+_LEAST_SHARE = 0.25
+"""Of what is in use."""
+
+
+@after_failure
+def linked_objects(scene: Scene) -> Iterator[Finding]:
+    """The class whose objects each keep a tensor and lead to others of them, if these are much of what is in use."""
+    names, sizes = scene.view.names, scene.device.allocations.requested_bytes
+    by_attribute: defaultdict[tuple[str, str, str], list[int]] = defaultdict(list)
+    for row in scene.program_rows.tolist():
+        links = names.kept_by(row)
+        if links:
+            owner, _, path = names.name(row).partition(" (")[0].partition(".")
+            by_attribute[owner, path.rpartition(".")[2], links].append(row)
+    for (owner, attribute, links), named_rows in by_attribute.items():
+        rows = np.array(named_rows, np.int64)
+        if len(rows) >= MANY_NAMED:
+            rows = with_unnamed(scene, rows)
+        size_bytes = int(sizes[rows].sum())
+        is_much = size_bytes >= _LEAST_SHARE * scene.advice_heap.requested_bytes
+        if len(rows) >= _FEWEST_OBJECTS and is_much:
+            first = links.partition(",")[0]
+            yield Finding(
+                id="linked_objects",
+                verdict=Verdict.LIKELY,
+                title=f"{part_of_heap(size_bytes, scene.advice_heap)} are .{attribute} of {len(rows):,} {owner}"
+                " objects, which lead to each other",
+                bytes=size_bytes,
+                place=scene.view.place_of_block(int(rows[-1])),
+                evidence=(
+                    f"{links} lead from one {owner} to others: while one is in use, all of them stay",
+                ),
+                fix=f"cut {first} where the program goes on without the others (node{first} = None), or hold it"
+                f" weakly (weakref.ref); if all are needed, keep .{attribute} on the CPU (up to"
+                f" {format_size(size_bytes)} less)",
+                extent=Extent(scene.advice_event, rows),
+            )

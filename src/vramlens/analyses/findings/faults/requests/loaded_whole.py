@@ -1,0 +1,46 @@
+"""A file whose tensors are all loaded to the GPU, more than the model takes of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import numpy as np
+
+from vramlens.analyses.extent import Extent
+from vramlens.analyses.finding import Finding
+from vramlens.analyses.scene import Scene
+from vramlens.ground.verdict import Verdict
+from vramlens.units import format_size
+
+_READS_FILE = re.compile(r"torch[/\\]serialization\.py:|[/\\]safetensors[/\\]")
+_LEAST_SHARE = 0.25
+"""Of what is in use and requested."""
+
+
+def loaded_whole(scene: Scene) -> Iterator[Finding]:
+    """What a load has put on the GPU so far, if memory runs out inside of it."""
+    request = scene.ending_request
+    if request is None:
+        return
+    view, allocations, rows = scene.view, scene.device.allocations, scene.advice_rows
+    reads_file = view.trace.stacks.within(
+        _READS_FILE, np.append(allocations.stack[rows], np.uint32(request.stack))
+    )
+    if not reads_file[-1]:
+        return
+    loaded = rows[reads_file[:-1]]
+    size_bytes = int(allocations.requested_bytes[loaded].sum()) + request.size_bytes
+    if size_bytes < _LEAST_SHARE * (scene.advice_heap.requested_bytes + request.size_bytes):
+        return
+    yield Finding(
+        id="loaded_whole",
+        verdict=Verdict.LIKELY,
+        title=f"Loading puts all of a file on the GPU: {format_size(size_bytes)} with this request",
+        bytes=size_bytes,
+        place=view.place_of_stack(request.stack),
+        evidence=("memory ran out in the load, before anything used what it has read",),
+        fix='load to the CPU, with map_location="cpu" (safetensors: device="cpu"): load_state_dict copies to the'
+        f" GPU what the model has, and nothing else stays there (up to {format_size(size_bytes)} less)",
+        extent=Extent(scene.advice_event, loaded),
+    )
