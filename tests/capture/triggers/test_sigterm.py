@@ -131,6 +131,21 @@ def test_a_second_one_and_an_end_meanwhile_change_nothing(tmp_path: Path) -> Non
         assert (status, files, errors.count("wrote")) == (-signal.SIGTERM, ["run.vram"], 1)
 
 
+def test_one_that_comes_while_the_end_is_written_waits_for_it(tmp_path: Path) -> None:
+    """Another rank fails, this one raises in its collective, and the launcher ends it at once."""
+    text = (
+        "import vramlens.capture.recording.recorder as r\n"
+        "write = r.write_recording\n"
+        f"def slowly(*parts, **options): {READY.strip()}; time.sleep(2); write(*parts, **options)\n"
+        "r.write_recording = slowly\n"
+        "gpu.use()\nraise RuntimeError('connection closed by peer')\n"
+    )
+    status, files, errors, _ = Program(tmp_path, text).terminate().end()
+    assert (status, files) == (-signal.SIGTERM, ["run.vram"])
+    assert errors.count("vramlens: wrote ") == 1
+    assert meta_of(tmp_path / "out/run.vram")["trigger"] == "error"
+
+
 def test_it_is_over_within_the_bound(tmp_path: Path) -> None:
     late = (
         "import vramlens.capture.recording.recording_file as r\n"

@@ -8,6 +8,7 @@ import atexit
 import contextlib
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -95,6 +96,24 @@ class Leaks(Protocol):
         """The owner of each live storage on devices of a kind, for a recording."""
 
 
+class _End:
+    """The end of a program, of which a signal may come in the middle: who comes first writes.
+
+    Attributes:
+        is_over: set once a program that ends by itself has nothing more to write.
+    """
+
+    def __init__(self) -> None:
+        self.is_over = threading.Event()
+        self._lock, self._cause = threading.Lock(), ""
+
+    def is_mine(self, cause: str) -> bool:
+        """Whether the program ends for this cause: whether none came before it."""
+        with self._lock:
+            self._cause = self._cause or cause
+            return self._cause == cause
+
+
 class Session:
     """Watches the process from the import of torch to the end."""
 
@@ -123,8 +142,9 @@ class Session:
             self._terminated, lambda: self.recorder.paths.folder, self._end_at_signal
         )
         self._began_us = time.time_ns() // 1000
-        self._written_at_signal: str | None = None
+        self._written_at_end: str | None = None
         self._open_blocks = 0
+        self._end = _End()
         self._trace = (
             ProfiledSteps(self.recorder.paths, plan.first_step or 0) if plan.profile else None
         )
@@ -261,18 +281,21 @@ class Session:
             self._termination.arm()
 
     def _terminated(self, name: str, where: FrameType | None) -> None:
+        if not self._end.is_mine("signal"):
+            self._end.is_over.wait()
+            return
         gpu = self.recorder.gpu
         if gpu is not None and gpu.is_initialized() and not self._died_of_a_failure():
             request = WriteRequest(name.lower(), ending=ending_of_signal(name, where))
-            self._written_at_signal = self.recorder.write(request).get("path")
+            self._written_at_end = self.recorder.write(request).get("path")
 
     def _end_at_signal(self) -> None:
         """Says what leaks at a signal that ends the program, and leaves the flight record."""
-        if self._leaks is not None and not self._done:
+        if self._leaks is not None and not self._done and not self._end.is_over.is_set():
             self._leaks.tell_after_step()
         # The last: the question may wait for a lock that nobody gives back.
-        if self._written_at_signal is not None and not self.recorder.is_redacting:
-            write_flight_record(self._written_at_signal, self._began_us)
+        if self._written_at_end is not None and not self.recorder.is_redacting:
+            write_flight_record(self._written_at_end, self._began_us)
 
     def _on_demand(self, trigger: str, path: str | None, *, redacted: bool) -> dict[str, Any]:
         if self._leaks is not None:
@@ -341,7 +364,16 @@ class Session:
     def _at_exit(self) -> None:
         if self._pid != os.getpid():
             return
-        self._termination.stop()
+        # A launcher sends SIGTERM as soon as another rank has failed: what is begun is written first.
+        try:
+            if self._end.is_mine("exit"):
+                self._end_by_itself()
+        finally:
+            self._end.is_over.set()
+            self._termination.stop()
+
+    def _end_by_itself(self) -> None:
+        """Writes and says what is left at the program's end."""
         self._dump_server.stop()
         left_over = warn_if_not_destroyed()
         if left_over is not None:
@@ -371,6 +403,7 @@ class Session:
             if error is not None:
                 request = WriteRequest("error", ending=ending_of_exception(error))
             path = self.recorder.write(request).get("path")
+            self._written_at_end = path
         self._summarise_rank(path)
 
     @harmless("summing up the recording")
@@ -394,6 +427,7 @@ class Session:
 
     def _forget(self) -> None:
         """In a forked child: it has no thread, no recorder and no GPU of its own."""
+        self._end = _End()
         self._failures.enabled = False
         self.recorder.recording = False
         self._termination.disarm()
