@@ -33,7 +33,9 @@ def linked_objects(scene: Scene) -> Iterator[Finding]:
     for (owner, attribute, links), named_rows in by_attribute.items():
         rows = np.array(named_rows, np.int64)
         if len(rows) >= MANY_NAMED:
-            rows = with_unnamed(scene, rows)
+            lines = scene.view.phases.frame[rows]
+            of_most = rows[lines == np.median(lines)]
+            rows = np.union1d(rows, with_unnamed(scene, of_most)) if len(of_most) else rows
         size_bytes = int(sizes[rows].sum())
         is_much = size_bytes >= _LEAST_SHARE * scene.advice_heap.requested_bytes
         if len(rows) >= _FEWEST_OBJECTS and is_much:
