@@ -52,13 +52,14 @@ class MadeRun:
         kind: str = "tensor",
         use: str = "",
         dtype: str = "",
+        parts: int = 0,
         module: str = "",
     ) -> int:
         """Asks for memory, and gives its address.
 
         Args:
             name: what the program calls it when it fails; "" where nobody knows.
-            kind, use, dtype: of the name.
+            kind, use, dtype, parts: of the name.
             module: the module that runs.
         """
         size = int(mib * MIB)
@@ -70,7 +71,7 @@ class MadeRun:
         self.alive[address] = size
         if name:
             entry = {"device": 0, "address": address, "bytes": size, "name": name}
-            self.names.append(entry | {"kind": kind, "use": use, "dtype": dtype})
+            self.names.append(entry | {"kind": kind, "use": use, "dtype": dtype, "parts": parts})
         return address
 
     def frees(self, *addresses: int) -> None:
@@ -86,7 +87,8 @@ class MadeRun:
 
     def ends(self, folder: Path) -> Explanation:
         """The answer where the program ends now, and nothing failed."""
-        return explain(vram(folder / "made.vram", self._snapshot(), {"oom": None}))
+        parts = {"names": {"tensors": self._named()}} if self.names else {}
+        return explain(vram(folder / "made.vram", self._snapshot(), {"oom": None}, **parts))
 
     def _snapshot(self) -> dict[str, Any]:
         segments = [
@@ -137,7 +139,6 @@ class MadeRun:
             path = folder / "made.pickle"
             path.write_bytes(pickle.dumps(made))
             return explain(path)
-        named = [entry for entry in self.names if entry["address"] in self.alive]
         lines = [
             {"file": file, "line": line, "text": text}
             for (file, line), text in (source or {}).items()
@@ -153,5 +154,8 @@ class MadeRun:
             "idle_checkpointing": idle_checkpointing,
             "row_lengths": row_lengths,
         }
-        path = vram(folder / "made.vram", made, {"oom": failure}, names={"tensors": named})
+        path = vram(folder / "made.vram", made, {"oom": failure}, names={"tensors": self._named()})
         return explain(path)
+
+    def _named(self) -> list[dict[str, Any]]:
+        return [entry for entry in self.names if entry["address"] in self.alive]

@@ -35,6 +35,7 @@ from vramlens.analyses.findings.faults.kept.kept_on_ctx import kept_on_ctx
 from vramlens.analyses.findings.faults.kept.listed_batches import listed_batches
 from vramlens.analyses.findings.faults.kept.replaced_states import replaced_states
 from vramlens.analyses.findings.faults.kept.retry_in_except import retry_in_except
+from vramlens.analyses.findings.faults.kept.undivided_copy import whole_copy
 from vramlens.analyses.findings.faults.kept.unused_cache import unused_cache
 from vramlens.analyses.findings.faults.larger_inputs import larger_inputs
 from vramlens.analyses.findings.faults.lbfgs_pairs import lbfgs_history
@@ -286,6 +287,13 @@ FROM_RECORDING: tuple[FindingRow[Scene], ...] = (
         is_mended_in_code=True,
         saves_at_most=True,
         grows=True,
+    ),
+    FindingRow(
+        id="whole_copy",
+        find=whole_copy,
+        is_avoidable=True,
+        is_mended_in_code=True,
+        saves_at_most=True,
     ),
     FindingRow(id="frozen_twins", find=frozen_twins, is_mended_in_code=True, saves_at_most=True),
     FindingRow(id="unused_cache", find=unused_cache, is_mended_in_code=True),

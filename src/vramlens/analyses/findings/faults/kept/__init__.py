@@ -13,5 +13,6 @@ kept_on_ctx: attributes of a Function's ctx, after its backward pass.
 listed_batches: a list of all that a generator makes.
 replaced_states: what an optimizer keeps of parameters that it no longer has.
 retry_in_except: tries that failed, while the error is handled.
+undivided_copy: an average of whole weights, where each rank has a part of them.
 unused_cache: keys and values for text that nobody generates.
 """
