@@ -16,7 +16,11 @@ from operator import or_
 from vramlens.analyses.finding import Finding, Place
 from vramlens.ground.verdict import Verdict
 from vramlens.ranks.asides import Asides
-from vramlens.ranks.avoidable import shared_avoidable_uses, with_avoidable_uses
+from vramlens.ranks.avoidable import (
+    avoidable_of_lone_ranks,
+    shared_avoidable_uses,
+    with_avoidable_uses,
+)
 from vramlens.ranks.excess.card_differences import PeersByCard
 from vramlens.ranks.excess.causes import BY_STEP, FIXES, STAY, WORDS, Position
 from vramlens.ranks.excess.cohort_differences import CohortComparison
@@ -326,11 +330,12 @@ class _Job:
         return not any(leaking.issubset(members) for members in self.cohorts.members)
 
     def of_roles(self) -> Iterator[RankDifference]:
-        """Yields the leaks of cohorts that are not compared."""
+        """Yields the leaks of cohorts that are not compared, and what lone ranks need not hold."""
         if not self.strangers:
             shared = {finding.place for finding in self.shared_leaks}
             roles = RoleLeaks(self.ranks, self.cohorts.members, self._positions, shared)
             yield from roles.differences()
+            yield from avoidable_of_lone_ranks(self.ranks, self.cohorts.members)
 
     @cached_property
     def between_cohorts(self) -> CohortComparison | None:

@@ -22,6 +22,7 @@ from vramlens.analyses.findings.faults.graphs.retained_graph import retained_gra
 from vramlens.analyses.findings.faults.graphs.rollout_graphs import rollout_graphs
 from vramlens.analyses.findings.faults.graphs.solver_steps import solver_steps
 from vramlens.analyses.findings.faults.idle_experts import idle_experts
+from vramlens.analyses.findings.faults.kept.collected_outputs import collected_outputs
 from vramlens.analyses.findings.faults.kept.earlier_optimizers import earlier_optimizers
 from vramlens.analyses.findings.faults.kept.evaluation_outputs import evaluation_outputs
 from vramlens.analyses.findings.faults.kept.finished_models import finished_models
@@ -260,6 +261,12 @@ FROM_RECORDING: tuple[FindingRow[Scene], ...] = (
     FindingRow(
         id="evaluation_outputs",
         find=evaluation_outputs,
+        is_avoidable=True,
+        saves_at_most=True,
+    ),
+    FindingRow(
+        id="collected_outputs",
+        find=collected_outputs,
         is_avoidable=True,
         saves_at_most=True,
     ),

@@ -1,5 +1,6 @@
 """What is kept although the program is done with it, or need not be on the GPU.
 
+collected_outputs: outputs of training steps, until an epoch ends.
 earlier_optimizers: states of optimizers that a later one follows.
 evaluation_outputs: outputs of an evaluation's batches, until it ends.
 finished_models: models whose training is over, beside the next.
