@@ -103,3 +103,46 @@ def test_a_recording_tells_what_its_rank_need_not_hold() -> None:
     assert (use.id, use.verdict) == ("eval_with_grad", Verdict.PROVEN)
     assert "torch.no_grad()" in use.fix
     assert summary_from_json(summary_to_json(summary)).avoidable == summary.avoidable
+
+
+def alone_at_work(number: int, *, common: int = 40) -> RankSummary:
+    """A rank of two that each do their work in a file that the other does not have."""
+    program = Place(f"train/stage{number}.py", 7, "forward")
+    own = replace(line(60, "activations", 8, 100 * MIB, per_step=8), place=program)
+    shared = line(10, "parameters", 4, common * MIB, phase="other")
+    return rank_of(number, 2, [own, shared], recomputed_bytes=0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_told"),
+    [
+        ({}, True),
+        ({"bytes": 40 * MIB}, False),
+        ({"verdict": Verdict.POSSIBLE}, False),
+        ({"id": "unused_graph"}, False),
+    ],
+    ids=["sure", "a little", "not sure", "by lifetimes alone"],
+)
+def test_what_a_rank_that_is_alone_of_its_kind_need_not_hold(
+    changes: dict[str, object], *, is_told: bool
+) -> None:
+    ranks = [alone_at_work(0), alone_at_work(1)]
+    assert not compare(ranks).differences
+    differences = compare(with_use(ranks, [1], **changes)).differences
+    if not is_told:
+        assert not differences
+        return
+    (difference,) = differences
+    assert (difference.ranks, difference.cause) == ((1,), "avoidable")
+    assert (difference.bytes, difference.fix) == (OUTPUTS.bytes, OUTPUTS.fix)
+    assert difference.title.startswith("rank 1 holds memory that one edit frees: the Trainer")
+
+
+def test_what_both_kinds_have_is_told_of_both() -> None:
+    answer = compare(with_use([alone_at_work(0), alone_at_work(1)], [0, 1]))
+    assert not answer.differences
+    assert len(answer.shared) == 1
+
+
+def test_a_rank_with_peers_is_compared_with_them() -> None:
+    assert not compare(with_use(trainers(2), [1])).differences

@@ -53,13 +53,14 @@ class MadeRun:
         use: str = "",
         dtype: str = "",
         kept_by: str = "",
+        parts: int = 0,
         module: str = "",
     ) -> int:
         """Asks for memory, and gives its address.
 
         Args:
             name: what the program calls it when it fails; "" where nobody knows.
-            kind, use, dtype, kept_by: of the name.
+            kind, use, dtype, kept_by, parts: of the name.
             module: the module that runs.
         """
         size = int(mib * MIB)
@@ -72,7 +73,7 @@ class MadeRun:
         if name:
             entry = {"device": 0, "address": address, "bytes": size, "name": name}
             facts = {"kind": kind, "use": use, "dtype": dtype, "kept_by": kept_by}
-            self.names.append(entry | facts)
+            self.names.append(entry | facts | {"parts": parts})
         return address
 
     def frees(self, *addresses: int) -> None:
@@ -88,7 +89,8 @@ class MadeRun:
 
     def ends(self, folder: Path) -> Explanation:
         """The answer where the program ends now, and nothing failed."""
-        return explain(vram(folder / "made.vram", self._snapshot(), {"oom": None}))
+        parts = {"names": {"tensors": self._named()}} if self.names else {}
+        return explain(vram(folder / "made.vram", self._snapshot(), {"oom": None}, **parts))
 
     def _snapshot(self) -> dict[str, Any]:
         segments = [
@@ -139,7 +141,6 @@ class MadeRun:
             path = folder / "made.pickle"
             path.write_bytes(pickle.dumps(made))
             return explain(path)
-        named = [entry for entry in self.names if entry["address"] in self.alive]
         lines = [
             {"file": file, "line": line, "text": text}
             for (file, line), text in (source or {}).items()
@@ -155,5 +156,8 @@ class MadeRun:
             "idle_checkpointing": idle_checkpointing,
             "row_lengths": row_lengths,
         }
-        path = vram(folder / "made.vram", made, {"oom": failure}, names={"tensors": named})
+        path = vram(folder / "made.vram", made, {"oom": failure}, names={"tensors": self._named()})
         return explain(path)
+
+    def _named(self) -> list[dict[str, Any]]:
+        return [entry for entry in self.names if entry["address"] in self.alive]

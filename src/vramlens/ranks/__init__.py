@@ -15,6 +15,7 @@ rank_difference: ranks that hold more, for one reason.
 excess: why one rank holds more than its peers.
 peers: who is compared with whom, and what is usual among them.
 shared: leaks that the ranks share.
+asides: differences that no failure came from.
 rare_steps: in how few steps a rank held more.
 avoidable: what one edit would give back, on all ranks or on one.
 flights: what flight records tell together.

@@ -14,6 +14,7 @@ from vramlens.analyses.findings.ranking import found_by_row
 from vramlens.analyses.findings.table import FROM_RECORDING
 from vramlens.analyses.scene import Scene
 from vramlens.ground.verdict import least_sure
+from vramlens.ranks.excess.causes import AVOIDABLE, WORDS
 from vramlens.ranks.peers.usual import lower_median
 from vramlens.ranks.peers.whole_parameters import whole_parameters
 from vramlens.ranks.rank_difference import LEAST_BYTES, RankDifference
@@ -59,6 +60,13 @@ def shared_avoidable_uses(ranks: Sequence[RankSummary]) -> tuple[Finding, ...]:
     """What more than half of the ranks need not hold, at least a tenth of their peak, and parameters that
     all of them keep whole; the largest first.
     """
+    shared = [uses for uses in _alike(ranks).values() if len(uses) > max(1, len(ranks) / 2)]
+    findings = [*(_shared(uses, len(ranks)) for uses in shared), *whole_parameters(ranks)]
+    return tuple(sorted(findings, key=lambda finding: -(finding.bytes or 0)))
+
+
+def _alike(ranks: Iterable[RankSummary]) -> dict[str, list[AvoidableUse]]:
+    """By id, what ranks surely need not hold, where it is much of their peak."""
     alike: dict[str, list[AvoidableUse]] = defaultdict(list)
     for rank in ranks:
         for use in rank.avoidable:
@@ -66,9 +74,37 @@ def shared_avoidable_uses(ranks: Sequence[RankSummary]) -> tuple[Finding, ...]:
             least_bytes = max(LEAST_BYTES, share * rank.peak_requested_bytes)
             if use.verdict.is_sure and use.bytes >= least_bytes:
                 alike[use.id].append(use)
-    shared = [uses for uses in alike.values() if len(uses) > max(1, len(ranks) / 2)]
-    findings = [*(_shared(uses, len(ranks)) for uses in shared), *whole_parameters(ranks)]
-    return tuple(sorted(findings, key=lambda finding: -(finding.bytes or 0)))
+    return alike
+
+
+def avoidable_of_lone_ranks(
+    ranks: Mapping[int, RankSummary], cohorts: Sequence[Sequence[int]]
+) -> Iterator[RankDifference]:
+    """What ranks need not hold that nobody does the same work as: no comparison tells it. Without what rests
+    on when blocks came and went, for no other rank confirms it, and what most ranks have, which is told of all.
+
+    Args:
+        cohorts: who does the same work.
+    """
+    lone = [members[0] for members in cohorts if len(members) == 1 and len(cohorts) > 1]
+    shared = {finding.id for finding in shared_avoidable_uses(tuple(ranks.values()))}
+    for rank in lone:
+        for name, uses in _alike([ranks[rank]]).items():
+            if name not in shared and name not in _LEAST_SHARES:
+                yield from (_of_lone_rank(rank, use) for use in uses)
+
+
+def _of_lone_rank(rank: int, use: AvoidableUse) -> RankDifference:
+    return RankDifference(
+        ranks=(rank,),
+        cause=AVOIDABLE,
+        verdict=use.verdict,
+        bytes=use.bytes,
+        place=use.place,
+        title=f"{WORDS[AVOIDABLE]}: {use.title[:1].lower()}{use.title[1:]}",
+        evidence=(*use.evidence, "nobody does the same work, so this is of its recording alone"),
+        fix=use.fix,
+    )
 
 
 def _shared(uses: Sequence[AvoidableUse], ranks: int) -> Finding:

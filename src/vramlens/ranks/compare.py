@@ -15,7 +15,12 @@ from operator import or_
 
 from vramlens.analyses.finding import Finding, Place
 from vramlens.ground.verdict import Verdict
-from vramlens.ranks.avoidable import shared_avoidable_uses, with_avoidable_uses
+from vramlens.ranks.asides import Asides
+from vramlens.ranks.avoidable import (
+    avoidable_of_lone_ranks,
+    shared_avoidable_uses,
+    with_avoidable_uses,
+)
 from vramlens.ranks.excess.card_differences import PeersByCard
 from vramlens.ranks.excess.causes import BY_STEP, FIXES, STAY, WORDS, Position
 from vramlens.ranks.excess.cohort_differences import CohortComparison
@@ -91,7 +96,6 @@ _OF_THREADS = (
     " show each rank only its own GPU (CUDA_VISIBLE_DEVICES)"
 )
 """A thread's first copy to the host makes a context there: measured with async_save, PyTorch 2.11."""
-_ASIDE = ("other_process", "allocator")
 _GATHERS = ("gather", "all_gather", "reduce")
 
 
@@ -134,12 +138,10 @@ def compare(
     desyncs = Desyncs(problems, gone, _ended_by("exit", ordered), _ended_by("sigterm", ordered))
     differences = [*desyncs.differences(), *job.differences()] if is_one_job else []
     differences, notes_of_work = without_own_work(differences)
-    failed = frozenset(rank.rank for rank in failures.failed if rank.is_of_memory)
-    merged = with_common_factors(_merged(differences, failed), ordered)
+    asides = Asides(failures)
+    merged = with_common_factors(_merged(differences, asides), ordered)
     merged = with_rare_steps(with_avoidable_uses(merged, job.ranks), job.ranks)
-    if failures.failed:
-        merged, asides = _without_other_jobs(merged, failed)
-        notes = (*asides, *notes)
+    merged, notes_of_asides = asides.taken_from(merged)
     differing = {rank for difference in merged for rank in difference.ranks}
     return Comparison(
         ranks=ordered,
@@ -161,6 +163,7 @@ def compare(
             *notes_of_work,
             *(note_of_settings(ordered, merged) if is_one_job else ()),
             *job.notes_of_processes(differing),
+            *notes_of_asides,
             *notes,
             *(notes_of_recordings(ordered) if is_one_job else ()),
         ),
@@ -327,11 +330,12 @@ class _Job:
         return not any(leaking.issubset(members) for members in self.cohorts.members)
 
     def of_roles(self) -> Iterator[RankDifference]:
-        """Yields the leaks of cohorts that are not compared."""
+        """Yields the leaks of cohorts that are not compared, and what lone ranks need not hold."""
         if not self.strangers:
             shared = {finding.place for finding in self.shared_leaks}
             roles = RoleLeaks(self.ranks, self.cohorts.members, self._positions, shared)
             yield from roles.differences()
+            yield from avoidable_of_lone_ranks(self.ranks, self.cohorts.members)
 
     @cached_property
     def between_cohorts(self) -> CohortComparison | None:
@@ -433,22 +437,7 @@ def _stray(summary: RankSummary, stray: Stray) -> RankDifference:
     )
 
 
-def _without_other_jobs(
-    differences: Iterable[RankDifference], failed: frozenset[int]
-) -> tuple[tuple[RankDifference, ...], list[str]]:
-    """The differences without those of other jobs where no rank ran out of memory; these as sentences."""
-    of_this_job, asides = [], []
-    for difference in differences:
-        if difference.cause == "other_process" and not failed.intersection(difference.ranks):
-            asides.append(difference.title)
-        else:
-            of_this_job.append(difference)
-    return tuple(of_this_job), asides
-
-
-def _merged(
-    differences: Sequence[RankDifference], failed: frozenset[int]
-) -> tuple[RankDifference, ...]:
+def _merged(differences: Sequence[RankDifference], asides: Asides) -> tuple[RankDifference, ...]:
     """One difference a cause and line, or a call of a hang, with all its ranks: the worst first, asides last."""
     by_cause: dict[tuple[str, Place | None, str], list[RankDifference]] = defaultdict(list)
     for difference in differences:
@@ -461,7 +450,7 @@ def _merged(
             map(_worst_of_all, by_cause.values()),
             key=lambda difference: (
                 difference.cause != "desync",
-                difference.cause in _ASIDE and not failed.intersection(difference.ranks),
+                asides.is_last(difference),
                 -difference.bytes,
             ),
         )

@@ -191,7 +191,8 @@ class ParameterGroup:
 @dataclass(frozen=True, slots=True)
 class RankFailure:
     """The request that failed on a rank: when (microseconds since the epoch), in which step, for
-    how much, where, whether it ended the program, and why it failed.
+    how much, where, whether it ended the program, and why it failed; whether the limit of its process
+    refused it, not the GPU (false in a summary that is older than that question).
     """
 
     time_us: int
@@ -200,6 +201,7 @@ class RankFailure:
     place: Place | None
     died: bool
     cause: str | None = None
+    at_own_limit: bool = False
 
 
 @dataclass(frozen=True, slots=True)

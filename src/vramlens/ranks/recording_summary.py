@@ -8,11 +8,14 @@ from dataclasses import replace
 import numpy as np
 
 from vramlens.analyses.attribution.attribution import Attribution, attribute
+from vramlens.analyses.failure.oom import failure_of, wall_of
+from vramlens.analyses.failure.surroundings import message_for, outside_of
 from vramlens.analyses.finding import Place
 from vramlens.analyses.leaks.growth import leaks_of
 from vramlens.analyses.leaks.outside_pytorch import context_bytes
 from vramlens.analyses.leaks.recorded_leak import RecordedLeak
 from vramlens.ground.conf_text import recorded_conf
+from vramlens.ground.vocabulary import Wall
 from vramlens.ranks.avoidable import avoidable_uses
 from vramlens.ranks.frame_uses import frame_uses
 from vramlens.ranks.hints import RECOMPUTING, Hint, hints_of
@@ -264,4 +267,12 @@ def _failure(view: Attribution) -> RankFailure | None:
         requested_bytes=failed_request.size_bytes,
         place=view.place_of_stack(failed_request.stack),
         died=later_allocations == 0 or (meta is not None and meta.trigger == "oom"),
+        at_own_limit=_is_at_own_limit(view),
     )
+
+
+def _is_at_own_limit(view: Attribution) -> bool:
+    """Whether the limit of the process refused the last request that failed."""
+    outside = outside_of(view, message_for(view, ()))
+    failure = failure_of(view, outside)
+    return failure is not None and wall_of(failure, outside) == Wall.PROCESS_LIMIT

@@ -222,7 +222,7 @@ def verdict_of(
         survived: whether the program went on after it.
     """
     largest_use = largest_use_of(view, heap)
-    wall = _wall(failure, outside)
+    wall = wall_of(failure, outside)
     cause = _cause(view, failure, leaks, peaks)
     short = _short(failure, wall)
     place = view.place_of_stack(failure.request.stack) or _backward_place(
@@ -286,7 +286,8 @@ def _backward_place(view: Attribution, event: int) -> Place | None:
     return view.place(int(phases.frame[before[-1]]))
 
 
-def _wall(failure: Failure, outside: Outside) -> str:
+def wall_of(failure: Failure, outside: Outside) -> str:
+    """The limit that refused a request."""
     needed, limit = failure.reserved_bytes + failure.tried_bytes, outside.limit_bytes
     if failure.free_bytes is None:
         return (

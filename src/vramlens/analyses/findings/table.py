@@ -22,6 +22,7 @@ from vramlens.analyses.findings.faults.graphs.retained_graph import retained_gra
 from vramlens.analyses.findings.faults.graphs.rollout_graphs import rollout_graphs
 from vramlens.analyses.findings.faults.graphs.solver_steps import solver_steps
 from vramlens.analyses.findings.faults.idle_experts import idle_experts
+from vramlens.analyses.findings.faults.kept.collected_outputs import collected_outputs
 from vramlens.analyses.findings.faults.kept.default_argument import default_argument
 from vramlens.analyses.findings.faults.kept.earlier_optimizers import earlier_optimizers
 from vramlens.analyses.findings.faults.kept.evaluation_outputs import evaluation_outputs
@@ -37,6 +38,7 @@ from vramlens.analyses.findings.faults.kept.linked_objects import linked_objects
 from vramlens.analyses.findings.faults.kept.listed_batches import listed_batches
 from vramlens.analyses.findings.faults.kept.replaced_states import replaced_states
 from vramlens.analyses.findings.faults.kept.retry_in_except import retry_in_except
+from vramlens.analyses.findings.faults.kept.undivided_copy import whole_copy
 from vramlens.analyses.findings.faults.kept.unused_cache import unused_cache
 from vramlens.analyses.findings.faults.larger_inputs import larger_inputs
 from vramlens.analyses.findings.faults.lbfgs_pairs import lbfgs_history
@@ -282,6 +284,12 @@ FROM_RECORDING: tuple[FindingRow[Scene], ...] = (
         saves_at_most=True,
     ),
     FindingRow(
+        id="collected_outputs",
+        find=collected_outputs,
+        is_avoidable=True,
+        saves_at_most=True,
+    ),
+    FindingRow(
         id="gathered_outputs",
         find=gathered_outputs,
         is_avoidable=True,
@@ -305,6 +313,13 @@ FROM_RECORDING: tuple[FindingRow[Scene], ...] = (
         is_mended_in_code=True,
         saves_at_most=True,
         grows=True,
+    ),
+    FindingRow(
+        id="whole_copy",
+        find=whole_copy,
+        is_avoidable=True,
+        is_mended_in_code=True,
+        saves_at_most=True,
     ),
     FindingRow(id="frozen_twins", find=frozen_twins, is_mended_in_code=True, saves_at_most=True),
     FindingRow(id="unused_cache", find=unused_cache, is_mended_in_code=True),

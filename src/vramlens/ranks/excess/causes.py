@@ -67,6 +67,7 @@ CERTAIN_CAUSES = (
 NOT_FROZEN, LARGER_PART = "not_frozen", "larger_part"
 MORE_STATES, NOT_RESHARDED = "more_states", "not_resharded"
 WIDER_PARAMETERS, WHOLE_COPY = "wider_parameters", "whole_copy"
+AVOIDABLE = "avoidable"
 OF_WIDTH = (
     "wider_numbers",
     "larger_part",
@@ -166,6 +167,7 @@ WORDS = {
     "not_resharded": "keeps parameters gathered that its peers shard again after the forward pass",
     "wider_parameters": "has parameters twice as wide as its peers'",
     "whole_copy": "keeps a copy of all weights, of which each rank has a part",
+    AVOIDABLE: "holds memory that one edit frees",
     "data_parallel": "gathers the outputs of DataParallel's other GPUs",
     "moe_hot_rank": "has experts that get more tokens",
     "pipeline_stage": "holds more layers or microbatches of the pipeline",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from support.summaries import line, named_causes, rank_of
@@ -38,6 +40,15 @@ def test_an_average_of_whole_weights_beside_shards() -> None:
     assert told.place.line == 26
     assert "24 tensors, as many as the model has parameters, hold 480.00 MiB" in told.evidence[0]
     assert "to_local()" in told.fix
+
+
+def test_an_average_that_is_a_module() -> None:
+    """Its parameters have names, too; they are no part of what the ranks divide."""
+    divided = replace(PART, parts=2)
+    copy = ParameterGroup("ViT.layers.{0-11}.mlp", "frozen", 24, 480 * MIB, 2)
+    first, second = (replace(rank, parameters=(divided,)) for rank in job(24, 20))
+    (told,) = compare([replace(first, parameters=(copy, divided)), second]).differences
+    assert (told.ranks, told.cause, told.bytes) == ((0,), "whole_copy", 480 * MIB)
 
 
 @pytest.mark.parametrize(("copies", "tensor_mib"), [(24, 10), (24, 25), (12, 40)])

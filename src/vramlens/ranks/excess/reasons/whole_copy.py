@@ -9,7 +9,7 @@ from vramlens.ranks.excess.causes import SAME_SHARE, WHOLE_COPY
 from vramlens.ranks.excess.rank_against_peers import RankAgainstPeers
 from vramlens.ranks.hints import Hint
 from vramlens.ranks.rank_difference import RankDifference
-from vramlens.ranks.rank_summary import LineUse
+from vramlens.ranks.rank_summary import LineUse, ParameterGroup, RankSummary
 from vramlens.units import format_size
 
 _FEWEST_PARTS = 2
@@ -18,8 +18,9 @@ _FEWEST_PARTS = 2
 def whole_copy_differences(beside: RankAgainstPeers) -> list[RankDifference]:
     """What a rank alone holds for a copy of all weights, of which each rank has a part; [] without one."""
     rank = beside.rank
-    count = sum(group.count for group in rank.parameters)
-    part_bytes = sum(group.bytes for group in rank.parameters)
+    groups = _parameters_of_job(rank)
+    count = sum(group.count for group in groups)
+    part_bytes = sum(group.bytes for group in groups)
     is_divided = any(line.hints & Hint.SHARDED for line in rank.lines)
     if not part_bytes or not is_divided:
         return []
@@ -40,6 +41,15 @@ def whole_copy_differences(beside: RankAgainstPeers) -> list[RankDifference]:
     return [
         beside.difference(WHOLE_COPY, Verdict.LIKELY, size_bytes, place=place, evidence=evidence)
     ]
+
+
+def _parameters_of_job(rank: RankSummary) -> list[ParameterGroup]:
+    """A rank's part of the parameters that the ranks divide, without those of a copy that is a module, too:
+    whole ones that nothing trains. All where nobody knows which are divided.
+    """
+    if not any(group.parts > 1 for group in rank.parameters):
+        return list(rank.parameters)
+    return [group for group in rank.parameters if group.parts > 1 or group.use == "stepped"]
 
 
 def _is_copy(line: LineUse, count: int, part_bytes: int) -> bool:

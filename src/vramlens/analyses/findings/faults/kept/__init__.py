@@ -1,5 +1,6 @@
 """What is kept although the program is done with it, or need not be on the GPU.
 
+collected_outputs: outputs of training steps, until an epoch ends.
 default_argument: what a function's default arguments collect.
 earlier_optimizers: states of optimizers that a later one follows.
 evaluation_outputs: outputs of an evaluation's batches, until it ends.
@@ -15,5 +16,6 @@ linked_objects: nodes of trees and chains that lead to each other.
 listed_batches: a list of all that a generator makes.
 replaced_states: what an optimizer keeps of parameters that it no longer has.
 retry_in_except: tries that failed, while the error is handled.
+undivided_copy: an average of whole weights, where each rank has a part of them.
 unused_cache: keys and values for text that nobody generates.
 """
