@@ -12,7 +12,6 @@ from vramlens.analyses.findings.failure_remedies import (
     process_limit,
     unconsumed_forward,
 )
-from vramlens.analyses.findings.faults.copied_ddp import copied_ddp
 from vramlens.analyses.findings.faults.double_precision import double_precision
 from vramlens.analyses.findings.faults.graphs.losses_before_backward import losses_before_backward
 from vramlens.analyses.findings.faults.graphs.one_checkpoint import one_checkpoint
@@ -24,10 +23,7 @@ from vramlens.analyses.findings.faults.graphs.solver_steps import solver_steps
 from vramlens.analyses.findings.faults.idle_experts import idle_experts
 from vramlens.analyses.findings.faults.kept.collected_outputs import collected_outputs
 from vramlens.analyses.findings.faults.kept.default_argument import default_argument
-from vramlens.analyses.findings.faults.kept.earlier_optimizers import earlier_optimizers
 from vramlens.analyses.findings.faults.kept.evaluation_outputs import evaluation_outputs
-from vramlens.analyses.findings.faults.kept.finished_models import finished_models
-from vramlens.analyses.findings.faults.kept.frozen_twins import frozen_twins
 from vramlens.analyses.findings.faults.kept.generation_scores import generation_scores
 from vramlens.analyses.findings.faults.kept.kept_by_calls import kept_by_calls
 from vramlens.analyses.findings.faults.kept.kept_caches import kept_caches
@@ -36,12 +32,17 @@ from vramlens.analyses.findings.faults.kept.kept_in_store import kept_in_store
 from vramlens.analyses.findings.faults.kept.kept_on_ctx import kept_on_ctx
 from vramlens.analyses.findings.faults.kept.linked_objects import linked_objects
 from vramlens.analyses.findings.faults.kept.listed_batches import listed_batches
-from vramlens.analyses.findings.faults.kept.replaced_states import replaced_states
 from vramlens.analyses.findings.faults.kept.retry_in_except import retry_in_except
-from vramlens.analyses.findings.faults.kept.undivided_copy import whole_copy
 from vramlens.analyses.findings.faults.kept.unused_cache import unused_cache
 from vramlens.analyses.findings.faults.larger_inputs import larger_inputs
 from vramlens.analyses.findings.faults.lbfgs_pairs import lbfgs_history
+from vramlens.analyses.findings.faults.models.copied_ddp import copied_ddp
+from vramlens.analyses.findings.faults.models.earlier_optimizers import earlier_optimizers
+from vramlens.analyses.findings.faults.models.finished_models import finished_models
+from vramlens.analyses.findings.faults.models.frozen_twins import frozen_twins
+from vramlens.analyses.findings.faults.models.replaced_states import replaced_states
+from vramlens.analyses.findings.faults.models.trained_base import trained_base
+from vramlens.analyses.findings.faults.models.undivided_copy import whole_copy
 from vramlens.analyses.findings.faults.optimizer_list import optimizer_list
 from vramlens.analyses.findings.faults.padded_columns import padded_columns
 from vramlens.analyses.findings.faults.requests.broadcast_rows import broadcast_rows
@@ -54,7 +55,6 @@ from vramlens.analyses.findings.faults.requests.joint_covariance import joint_co
 from vramlens.analyses.findings.faults.requests.large_request import request_too_large
 from vramlens.analyses.findings.faults.requests.loaded_whole import loaded_whole
 from vramlens.analyses.findings.faults.requests.rebuilt_collection import rebuilt_collection
-from vramlens.analyses.findings.faults.trained_base import trained_base
 from vramlens.analyses.findings.faults.uneven_rows import uneven_rows
 from vramlens.analyses.findings.faults.unlabeled_positions import unlabeled_positions
 from vramlens.analyses.findings.faults.unstepped_parameters import unstepped_parameters

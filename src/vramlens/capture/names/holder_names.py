@@ -155,9 +155,9 @@ class HolderNames:
         is_one_of_many = place.endswith("]") and not place.startswith(_NOBODYS)
         if is_one_of_many:
             return place
-        known = self._of_class.setdefault(class_name(cls), [])
-        if len(known) < _MOST_LOOKED_AT:
-            known.append(owner)
+        owners = self._of_class.setdefault(class_name(cls), [])
+        if len(owners) < _MOST_LOOKED_AT:
+            owners.append(owner)
         return class_name(cls)
 
     def _name_by_itself(self, owner: Any) -> str | None:

@@ -154,12 +154,12 @@ def _turns_a_loop(guard: ast.expr, counting: Store, store: Store) -> bool:
     )
     if module is None or not is_test or not isinstance(_amount(counting), ast.Constant):
         return False
-    others = (
+    changes = (
         other
         for other in module.stores.get(counting.name, ())
         if other.base == counting.base and other is not counting
     )
-    return all(other.function.name.endswith("__init__") for other in others)
+    return all(change.function.name.endswith("__init__") for change in changes)
 
 
 def _runs_with(other: Store, store: Store) -> bool:

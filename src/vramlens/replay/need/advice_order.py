@@ -54,8 +54,8 @@ def order_of_advice(
     in_code = _enough_in_code(findings, short_bytes, max(short_bytes, missing_bytes))
     if leaking:
         keepers = _keepers_of_leak(findings)
-        others = [name for name in in_code if name not in keepers]
-        in_code = [*(name for name in in_code if name in keepers), "leak", *others]
+        after_leak = [name for name in in_code if name not in keepers]
+        in_code = [*(name for name in in_code if name in keepers), "leak", *after_leak]
     elif only_program_keeps and _fills_memory(oom, findings):
         in_code = [*in_code, "leak"]  # what may be meant, after what is no doubt a fault
     order = (*_BEFORE_CODE, *in_code, *_AFTER_CODE)

@@ -1,16 +1,15 @@
 """Faults in the code that ran out of memory: each is mended by an edit of a few lines.
 
-copied_ddp: gradient buckets of a copied DistributedDataParallel.
 double_precision: numbers of twice the usual width.
 graphs: graphs that keep more than the backward pass needs.
 idle_experts: experts that compute rows which nobody sends them.
 kept: what the program is done with, or need not have on the GPU.
 larger_inputs: a pass on inputs several times as large as those before it.
 lbfgs_pairs: vectors that L-BFGS keeps of its iterations.
+models: models and optimizers that are there twice, or whose work is over.
 optimizer_list: temporaries that an optimizer makes for all parameters at once, PyTorch's or one's own.
 padded_columns: columns of a batch that are padding in every row.
 requests: requests that it need not make.
-trained_base: a base model that is trained with its adapters.
 uneven_rows: padding of all rows to one that is far longer.
 unlabeled_positions: logits of positions that have no label.
 unstepped_parameters: gradients of what no optimizer changes, and the activations for them.

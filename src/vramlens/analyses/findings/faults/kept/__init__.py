@@ -2,10 +2,7 @@
 
 collected_outputs: outputs of training steps, until an epoch ends.
 default_argument: what a function's default arguments collect.
-earlier_optimizers: states of optimizers that a later one follows.
 evaluation_outputs: outputs of an evaluation's batches, until it ends.
-finished_models: models whose training is over, beside the next.
-frozen_twins: frozen weights that a second module has, too.
 generation_scores: scores of all tokens that generate() keeps.
 kept_by_calls: calls that have ended, and whose variables are kept.
 kept_caches: keys and values that earlier passes left.
@@ -14,8 +11,6 @@ kept_in_store: a list, dict or cache that keeps something of each turn.
 kept_on_ctx: attributes of a Function's ctx, after its backward pass.
 linked_objects: nodes of trees and chains that lead to each other.
 listed_batches: a list of all that a generator makes.
-replaced_states: what an optimizer keeps of parameters that it no longer has.
 retry_in_except: tries that failed, while the error is handled.
-undivided_copy: an average of whole weights, where each rank has a part of them.
 unused_cache: keys and values for text that nobody generates.
 """

@@ -42,12 +42,12 @@ def collected_outputs(scene: Scene) -> Iterator[Finding]:
         candidates[allocations.stack[candidates] == stack]
         for stack in _stacks_of(scene, candidates)
     ]
-    kept = [rows for rows in groups if _are_collected(scene, rows)]
-    if not kept:
+    collected = [rows for rows in groups if _are_collected(scene, rows)]
+    if not collected:
         return
-    largest = max(kept, key=lambda rows: int(allocations.requested_bytes[rows].sum()))
+    largest = max(collected, key=lambda rows: int(allocations.requested_bytes[rows].sum()))
     earlier = np.sort(
-        np.concatenate([rows[view.step[rows] < view.step[rows].max()] for rows in kept])
+        np.concatenate([rows[view.step[rows] < view.step[rows].max()] for rows in collected])
     )
     size_bytes = int(allocations.requested_bytes[earlier].sum())
     if size_bytes < _LEAST_SHARE * scene.advice_heap.requested_bytes:
@@ -132,8 +132,9 @@ def _are_weights(scene: Scene, rows: NDArray[np.int64]) -> bool:
     """Whether they are as large as parameters, as snapshots of a model are."""
     view, sizes = scene.view, scene.device.allocations.requested_bytes
     parameters = np.unique(sizes[view.categories.category == Category.PARAMETERS])
-    own = sizes[rows]
-    return bool(own[np.isin(own, parameters)].sum() >= _OF_WEIGHTS * own.sum())
+    row_sizes = sizes[rows]
+    as_parameters = row_sizes[np.isin(row_sizes, parameters)]
+    return bool(as_parameters.sum() >= _OF_WEIGHTS * row_sizes.sum())
 
 
 def _step_of_end(scene: Scene, rows: NDArray[np.int64]) -> int:

@@ -47,9 +47,9 @@ def whole_copy(scene: Scene) -> Iterator[Finding]:
     table = scene.view.names.table
     if table is None or not table.parts:
         return
-    divided, idle, others = _parameters(scene, table)
+    divided, idle, active = _parameters(scene, table)
     by_ending = _by_ending(divided)
-    for copy in outermost_modules(map(_module, idle), frozenset(map(_module, others))):
+    for copy in outermost_modules(map(_module, idle), frozenset(map(_module, active))):
         parameters = [parameter for parameter in idle if _is_in(parameter.path, copy)]
         parts = _parts_of_original(parameters, by_ending, divided)
         size_bytes = sum(parameter.bytes for parameter in parameters)
@@ -96,7 +96,7 @@ def _parameters(
     alive = np.intersect1d(scene.advice_rows, names.of_kind(TensorKind.PARAMETER))
     divided: list[_Parameter] = []
     idle: list[_Parameter] = []
-    others: list[_Parameter] = []
+    active: list[_Parameter] = []
     for row in alive.tolist():
         number = int(names.row[row])
         parameter = _Parameter(
@@ -109,8 +109,8 @@ def _parameters(
         if parameter.parts > 1:
             divided.append(parameter)
         is_idle = names.use[row] in (ParameterUse.FROZEN, ParameterUse.UNSTEPPED)
-        (idle if is_idle and parameter.parts <= 1 else others).append(parameter)
-    return divided, idle, others
+        (idle if is_idle and parameter.parts <= 1 else active).append(parameter)
+    return divided, idle, active
 
 
 def _by_ending(parameters: Iterable[_Parameter]) -> dict[str, list[tuple[str, _Parameter]]]:

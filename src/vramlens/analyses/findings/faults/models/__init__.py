@@ -1,0 +1,10 @@
+"""Models and optimizers that are there more than once, or whose work is over.
+
+copied_ddp: gradient buckets of a copied DistributedDataParallel.
+earlier_optimizers: states of optimizers that a later one follows.
+finished_models: models whose training is over, beside the next.
+frozen_twins: frozen weights that a second module has, too.
+replaced_states: what an optimizer keeps of parameters that it no longer has.
+trained_base: a base model that is trained with its adapters.
+undivided_copy: an average of whole weights, where each rank has a part of them.
+"""
