@@ -71,3 +71,12 @@ def test_a_recording_tells_what_refused_its_request(recording: str, is_own_limit
     failure = summarise(load(DATA / "captured" / recording), 0).failure
     assert failure is not None
     assert failure.at_own_limit is is_own_limit
+
+
+def test_communicators_are_a_note_beside_a_hang() -> None:
+    """No rank ran out of memory: what a rank holds more there did not end the job."""
+    first, second = job(None)
+    aborted = replace(second, ended=("sigabrt", 1_700_000_000_000_000), ending="SIGABRT")
+    answer = compare([first, aborted])
+    assert "nccl" not in [cause for _, cause in named_causes(answer)]
+    assert any("NCCL's communicators" in note for note in answer.notes)

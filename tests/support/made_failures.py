@@ -54,13 +54,14 @@ class MadeRun:
         dtype: str = "",
         kept_by: str = "",
         parts: int = 0,
+        unfrozen: str = "",
         module: str = "",
     ) -> int:
         """Asks for memory, and gives its address.
 
         Args:
             name: what the program calls it when it fails; "" where nobody knows.
-            kind, use, dtype, kept_by, parts: of the name.
+            kind, use, dtype, kept_by, parts, unfrozen: of the name.
             module: the module that runs.
         """
         size = int(mib * MIB)
@@ -73,7 +74,7 @@ class MadeRun:
         if name:
             entry = {"device": 0, "address": address, "bytes": size, "name": name}
             facts = {"kind": kind, "use": use, "dtype": dtype, "kept_by": kept_by}
-            self.names.append(entry | facts | {"parts": parts})
+            self.names.append(entry | facts | {"parts": parts, "unfrozen": unfrozen})
         return address
 
     def frees(self, *addresses: int) -> None:

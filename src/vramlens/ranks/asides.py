@@ -39,13 +39,14 @@ class Asides:
         self, differences: Iterable[RankDifference]
     ) -> tuple[tuple[RankDifference, ...], list[str]]:
         """The differences without those that no failure came from, and these as sentences: other jobs where
-        no rank's GPU ran out of memory, and what no limit of a process counts.
+        no rank's GPU ran out of memory, what no limit of a process counts, and communicators where no rank
+        ran out of memory.
         """
         of_this_job, asides = [], []
         for difference in differences:
             if self._is_not_counted(difference):
                 asides.append(difference.title + _REFUSED)
-            elif self._is_of_another_job(difference):
+            elif self._is_of_another_job(difference) or self._is_beside_hang(difference):
                 asides.append(difference.title)
             else:
                 of_this_job.append(difference)
@@ -57,6 +58,10 @@ class Asides:
     def _is_of_another_job(self, difference: RankDifference) -> bool:
         is_foreign = difference.cause == "other_process" and bool(self._failures.failed)
         return is_foreign and not self._short.intersection(difference.ranks)
+
+    def _is_beside_hang(self, difference: RankDifference) -> bool:
+        is_of_nccl = difference.cause == "nccl" and bool(self._failures.failed)
+        return is_of_nccl and not self._of_memory
 
     @cached_property
     def _at_own_limit(self) -> frozenset[int]:

@@ -58,6 +58,8 @@ class TensorNames:
         parts: of parameters that are DTensors, how many ranks have a part of each; 0 of others.
         kept_by: the cache that leads to a parameter's model, or the attributes by which the objects that hold
             such tensors lead to each other; "" where nobody knows.
+        unfrozen: of parameters that require gradients, the module around each that has ``requires_grad =
+            False`` as an attribute, which freezes nothing; "" of others.
     """
 
     device: NDArray[np.int32]
@@ -70,6 +72,7 @@ class TensorNames:
     dtype: tuple[str, ...] = ()
     parts: tuple[int, ...] = ()
     kept_by: tuple[str, ...] = ()
+    unfrozen: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.name)

@@ -97,3 +97,13 @@ def test_a_cache_on_a_method_has_its_model(kind: type, size: str) -> None:
     assert named(model.head.weight).kept_by == f"{size}lru_cache of {kind.__name__}.bias()"
     assert named(other.head.weight).kept_by == ""
     kind.bias.cache_clear()  # type: ignore[attr-defined]
+
+
+def test_a_module_that_was_to_be_frozen_and_is_not() -> None:
+    """``requires_grad = False`` is an attribute of the module."""
+    model = nn.Sequential(Net(), Net(), Net())
+    model[0].requires_grad = False
+    model[1].requires_grad_(False)
+    model[1].requires_grad = False
+    told = [named(part.head.weight).unfrozen for part in model]
+    assert told == ["model.0", "", ""]

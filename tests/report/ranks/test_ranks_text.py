@@ -10,7 +10,10 @@ from rich.console import Console
 from support.documents import print_answer
 from support.recordings import DATA, data_of, read
 from vramlens.ranks import compare, summarise
+from vramlens.ranks.rank_failures import FailedRank
 from vramlens.read.flight_record import read_flight_record
+from vramlens.report.ranks.story import failed_words
+from vramlens.trace.rank_error import RankError
 
 
 def test_a_leak_is_followed_to_what_keeps_it() -> None:
@@ -56,3 +59,12 @@ def test_the_table_of_ranks_fits_sixty_columns() -> None:
         assert first.endswith("  differs")
         assert len(first) <= 60
         assert first.index("2.59 GiB") + 8 == header.index("peak requested") + 14
+
+
+def test_a_long_error_keeps_the_place_where_it_was_raised() -> None:
+    text = "RuntimeError: " + "a reason, " * 40
+    message = f"{text}, at /home/user/train.py:105 in main"
+    error = RankError("run.vram", message, None, (), follows=True)
+    words = failed_words(FailedRank(0, None, error, follows=True))
+    assert words.endswith("…, at /home/user/train.py:105 in main")
+    assert len(words) < 200

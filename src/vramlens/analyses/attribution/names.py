@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -100,9 +100,16 @@ class Names:
 
     def kept_by(self, allocation: int) -> str:
         """What else leads to an allocation (``TensorNames.kept_by``); "" where nobody knows."""
+        return "" if self.table is None else self._text_of(self.table.kept_by, allocation)
+
+    def unfrozen(self, allocation: int) -> str:
+        """The module that was to freeze a parameter and does not (``TensorNames.unfrozen``); "" of others."""
+        return "" if self.table is None else self._text_of(self.table.unfrozen, allocation)
+
+    def _text_of(self, column: Sequence[str], allocation: int) -> str:
+        """What a column of the table says of an allocation; "" where it has no name, or the table no such column."""
         row = int(self.row[allocation])
-        is_known = row >= 0 and self.table is not None and bool(self.table.kept_by)
-        return self.table.kept_by[row] if is_known and self.table is not None else ""
+        return column[row] if row >= 0 and column else ""
 
 
 def names_of(trace: Trace, device: DeviceTrace) -> Names:

@@ -94,3 +94,14 @@ def modules_around(path: str) -> list[str]:
         paths.append(path)
         path = path.rpartition(".")[0]
     return paths
+
+
+def training_rows(
+    names: Names, parameters: NDArray[np.int64], rows: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """The gradients of some parameters among these allocations, and what optimizers keep of them."""
+    owners = {f"{names.name(row)}]" for row in parameters.tolist()}
+    of_training = names.of_kind(TensorKind.GRADIENT, TensorKind.OPTIMIZER_STATE)
+    alive = np.intersect1d(rows, of_training).tolist()
+    own_rows = [row for row in alive if names.name(row).partition("[")[2] in owners]
+    return np.array(own_rows, np.int64)

@@ -39,8 +39,10 @@ from vramlens.analyses.findings.faults.lbfgs_pairs import lbfgs_history
 from vramlens.analyses.findings.faults.models.copied_ddp import copied_ddp
 from vramlens.analyses.findings.faults.models.earlier_optimizers import earlier_optimizers
 from vramlens.analyses.findings.faults.models.finished_models import finished_models
+from vramlens.analyses.findings.faults.models.frozen_in_name import frozen_in_name
 from vramlens.analyses.findings.faults.models.frozen_twins import frozen_twins
 from vramlens.analyses.findings.faults.models.replaced_states import replaced_states
+from vramlens.analyses.findings.faults.models.saved_modules import saved_modules
 from vramlens.analyses.findings.faults.models.trained_base import trained_base
 from vramlens.analyses.findings.faults.models.undivided_copy import whole_copy
 from vramlens.analyses.findings.faults.optimizer_list import optimizer_list
@@ -128,6 +130,18 @@ FROM_RECORDING: tuple[FindingRow[Scene], ...] = (
         is_mended_in_code=True,
         saves_at_most=True,
         grows=True,
+        takes_place_of="optimizer_state",
+    ),
+    FindingRow(
+        id="frozen_in_name",
+        find=frozen_in_name,
+        is_mended_in_code=True,  # what is still to come of the step is saved, too
+        takes_place_of="activations",
+    ),
+    FindingRow(
+        id="saved_modules",
+        find=saved_modules,
+        is_mended_in_code=True,  # the states to come are saved, too
         takes_place_of="optimizer_state",
     ),
     FindingRow(

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,6 +70,8 @@ class NamedTensor:
         kept_by: of a parameter, the ``lru_cache`` that has its model as an argument; of a tensor in an
             attribute of some object, the attributes by which such objects lead to each other; "" of
             others.
+        unfrozen: of a parameter that requires gradients, the module around it that was given
+            ``requires_grad = False``, an attribute that freezes nothing; "" of others.
     """
 
     device: int
@@ -81,6 +83,7 @@ class NamedTensor:
     dtype: str = ""
     parts: int | None = None
     kept_by: str = ""
+    unfrozen: str = ""
 
 
 def named_tensors(
@@ -131,6 +134,7 @@ class _NamesOfTensors:
         self._dtypes: dict[tuple[int, int], str] = {}
         self._parts: dict[tuple[int, int], int] = {}
         self._kept_by: dict[tuple[int, int], str] = {}
+        self._unfrozen: dict[tuple[int, int], str] = {}
         self._modules = ModuleNames(heap)
         self._variables = script_variables()
         self._optimizers: list[tuple[Any, dict[str, Any]]] = []
@@ -161,6 +165,7 @@ class _NamesOfTensors:
             self._note_dtypes,
             self._note_parts,
             self._note_caches,
+            self._note_unfrozen,
         )
         for part in parts:
             with own_errors():  # what is odd in one part costs the others nothing
@@ -176,6 +181,7 @@ class _NamesOfTensors:
                 dtype=self._dtypes.get((device, address), "") if storage.kind in _TYPED else "",
                 parts=self._parts.get((device, address)) if storage.kind == "parameter" else None,
                 kept_by=self._kept_by.get((device, address), ""),
+                unfrozen=self._unfrozen.get((device, address), ""),
             )
             for (device, address), storage in self._claims.names.items()
         ]
@@ -307,15 +313,27 @@ class _NamesOfTensors:
             if id(argument) in self._paths
         }
         for path, cache in caches.items():
-            for module, inner in self._paths.items():
-                if f"{inner}.".startswith(f"{path}."):
-                    self._note_cached(module, cache)
+            for place, _ in self._parameters_below(path):
+                self._kept_by.setdefault(place, cache)
 
-    def _note_cached(self, module: int, cache: str) -> None:
-        for _, parameter in self._modules.parameters(module):
-            if self._is_tensor(parameter):
-                for _, storage in self._heap.storages(parameter):
-                    self._kept_by.setdefault((storage.device, storage.address), cache)
+    def _note_unfrozen(self) -> None:
+        """Notes of parameters that require gradients which module around them has ``requires_grad = False``
+        as an attribute: ``requires_grad_(False)`` is the method that would have frozen them.
+        """
+        for module, path in self._paths.items():
+            if self._modules.tables[module].get("requires_grad") is False:
+                for place, parameter in self._parameters_below(path):
+                    if self._heap.requires_gradients(parameter):
+                        self._unfrozen.setdefault(place, path)
+
+    def _parameters_below(self, path: str) -> Iterator[tuple[tuple[int, int], Any]]:
+        """Yields the storages of a module's parameters, its children's included, each with its tensor."""
+        for module, inner in self._paths.items():
+            if f"{inner}.".startswith(f"{path}."):
+                for _, parameter in self._modules.parameters(module):
+                    if self._is_tensor(parameter):
+                        for _, storage in self._heap.storages(parameter):
+                            yield (storage.device, storage.address), parameter
 
     def _use(self, parameter: Any) -> int:
         """The place of a parameter's use among ``_USES``."""

@@ -50,7 +50,7 @@ _CLASSES = frozenset(
 
 def names_of(part: dict[str, Any], _missing: list[str]) -> TensorNames:
     """The named storages; rows without an address, a size or a name are passed over."""
-    rows: list[tuple[int, int, int, int, int, int, str, str, int, str]] = []
+    rows: list[tuple[int, int, int, int, int, int, str, str, int, str, str]] = []
     for tensor in as_list(part.get("tensors")):
         entry = as_dict(tensor)
         location = as_location(entry.get("device"), entry.get("address"), entry.get("bytes"))
@@ -62,8 +62,9 @@ def names_of(part: dict[str, Any], _missing: list[str]) -> TensorNames:
         time_us = as_number(entry.get("time_us"), LATEST_US)
         moment = AT_THE_END if time_us is None else time_us
         parts = as_number(entry.get("parts"), _MOST_PARTS) or 0
-        texts = text_of(entry.get("dtype")), parts, text_of(entry.get("kept_by"), _LONGEST_LINK)
-        rows.append((*location, kind, use, moment, name, *texts))
+        dtype, kept_by = text_of(entry.get("dtype")), text_of(entry.get("kept_by"), _LONGEST_LINK)
+        unfrozen = text_of(entry.get("unfrozen"))
+        rows.append((*location, kind, use, moment, name, dtype, parts, kept_by, unfrozen))
     return TensorNames(
         device=column_of(rows, 0, np.int32),
         address=column_of(rows, 1, np.uint64),
@@ -75,6 +76,7 @@ def names_of(part: dict[str, Any], _missing: list[str]) -> TensorNames:
         dtype=tuple(row[7] for row in rows),
         parts=tuple(row[8] for row in rows),
         kept_by=tuple(row[9] for row in rows),
+        unfrozen=tuple(row[10] for row in rows),
     )
 
 

@@ -11,6 +11,7 @@ from vramlens.analyses.explanation import OomVerdict
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.findings.table import FROM_RECORDING
 from vramlens.ground.verdict import Verdict
+from vramlens.units import MIB
 
 _IN_CODE = {row.id: row.saves_at_most for row in FROM_RECORDING if row.is_mended_in_code}
 """The ids of faults that are mended in the code, with whether their bytes are all that this saves."""
@@ -99,7 +100,8 @@ def _enough_in_code(findings: Sequence[Finding], short_bytes: int, missing_bytes
         saves_at_most = _IN_CODE[finding.id] and not finding.recurs
         if (finding.bytes or 0) >= (missing_bytes if saves_at_most else short_bytes):
             saved_bytes[finding.id] = finding.bytes or 0
-    return sorted(saved_bytes, key=lambda name: -saved_bytes[name])
+    # Of as many bytes what is kept comes first: the others may be made of it.
+    return sorted(saved_bytes, key=lambda name: (-(saved_bytes[name] // MIB), name not in _GROWING))
 
 
 def with_higher_limit(order: Sequence[str], *, is_known: bool) -> tuple[str, ...]:

@@ -243,14 +243,18 @@ def failed_words(rank: FailedRank, when: str = "") -> str:
             if when
             else f"ran out of memory, requesting {size}"
         )
-    message = (
-        visible(rank.error.message[:_LONGEST_ERROR])
-        if rank.error is not None
-        else "no reason recorded"
-    )
+    message = "no reason recorded" if rank.error is None else _error_words(rank.error.message)
     if rank.follows:
         return f"followed: {message}"
     return f"failed {when}: {message}" if when else f"failed: {message}"
+
+
+def _error_words(message: str) -> str:
+    """An error in one line: of a long one its begin, and the place where it was raised."""
+    text, _, place = message.rpartition(", at ")
+    if len(message) <= _LONGEST_ERROR or not text:
+        return visible(message[:_LONGEST_ERROR])
+    return visible(f"{text[: max(0, _LONGEST_ERROR - len(place))]}…, at {place[:_LONGEST_ERROR]}")
 
 
 def _failure_parts(comparison: Comparison) -> Iterator[Part]:

@@ -56,3 +56,16 @@ def test_a_few_copies_are_those_of_one_token(
     tmp_path: Path, tokens: int, mib: float, is_told: bool
 ) -> None:
     assert (told(tmp_path, "scores", tokens=tokens, mib=mib) is not None) == is_told
+
+
+def test_a_call_among_the_arguments_of_another_made_none_of_it(tmp_path: Path) -> None:
+    run = MadeRun(FRAMES)
+    run.asks("weights", 200)
+    for _ in range(60):
+        run.asks("scores", 16)
+    line = {
+        ("/home/user/answer.py", 60): "out = model.generate(prompts.repeat_interleave(8, dim=0))"
+    }
+    answer = run.fails("scores", 20, tmp_path, source=line)
+    assert finding_of(answer, "costly_expression") is None
+    assert answer.findings[0].id == "generation_scores"

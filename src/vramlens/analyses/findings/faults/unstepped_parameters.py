@@ -8,14 +8,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vramlens.analyses.attribution.categories import Category
-from vramlens.analyses.attribution.parameter_uses import ParameterUses, parameter_uses
+from vramlens.analyses.attribution.parameter_uses import (
+    ParameterUses,
+    parameter_uses,
+    training_rows,
+)
 from vramlens.analyses.attribution.training import LEAST_KEPT_SHARE, pass_starts
 from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.findings.usage import part_of_heap
 from vramlens.analyses.scene import Scene, after_failure
 from vramlens.ground.verdict import Verdict
-from vramlens.trace import TensorKind
 from vramlens.units import format_size
 
 _MOST_MODULES = 3
@@ -35,7 +38,8 @@ def unstepped_parameters(scene: Scene) -> Iterator[Finding]:
     uses = parameter_uses(scene.view, scene.advice_rows)
     if uses is None or not len(uses.unstepped_rows):
         return
-    rows = np.concatenate([_of_optimizer(scene, uses), _activations(scene, uses)])
+    of_training = training_rows(scene.view.names, uses.unstepped_rows, scene.advice_rows)
+    rows = np.concatenate([of_training, _activations(scene, uses)])
     sizes = scene.device.allocations.requested_bytes[rows]
     size_bytes = int(sizes.sum() - np.sort(sizes)[-_PARTS_AT_ONCE:].sum())
     if size_bytes <= 0:
@@ -58,16 +62,6 @@ def unstepped_parameters(scene: Scene) -> Iterator[Finding]:
         fix=f"unless their gradients are used, {_freeze(modules)} (about {format_size(size_bytes)} less)",
         extent=Extent(scene.advice_event, rows),
     )
-
-
-def _of_optimizer(scene: Scene, uses: ParameterUses) -> NDArray[np.int64]:
-    """The gradients of these parameters that are alive, and what an optimizer keeps of them."""
-    names = scene.view.names
-    owners = {f"{names.name(row)}]" for row in uses.unstepped_rows.tolist()}
-    of_training = names.of_kind(TensorKind.GRADIENT, TensorKind.OPTIMIZER_STATE)
-    rows = np.intersect1d(scene.advice_rows, of_training).tolist()
-    own_rows = [row for row in rows if names.name(row).partition("[")[2] in owners]
-    return np.array(own_rows, np.int64)
 
 
 def _activations(scene: Scene, uses: ParameterUses) -> NDArray[np.int64]:

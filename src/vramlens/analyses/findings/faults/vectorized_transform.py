@@ -18,6 +18,10 @@ from vramlens.units import format_size
 _CHUNK = (
     "N about a tenth of the samples of a call: the results are the same. Halve N if it still fails"
 )
+_OF_EACH_SAMPLE = (
+    "where only each sample's own outputs by its own inputs are wanted, use"
+    " torch.func.vmap(torch.func.jacrev(f)) over the samples"
+)
 _DERIVATIVE = re.compile(r"torch[/\\]_functorch[/\\]eager_transforms\.py:")
 """Inside of a vmap: then the transform has its own backward pass, and each chunk gives its memory back."""
 _FORWARD = re.compile(r"torch[/\\]_functorch[/\\]eager_transforms\.py:push_jvp$")
@@ -38,9 +42,7 @@ class _Transform:
 _AUTOGRADS = _Transform(
     re.compile(r"torch[/\\]autograd[/\\]functional\.py:(?:jacobian|hessian)$"),
     "torch.autograd.functional's Jacobian",
-    "where only each sample's own outputs by its own inputs are wanted, use"
-    " torch.func.vmap(torch.func.jacrev(f)) over the samples; else torch.func.jacrev(f,"
-    f" chunk_size=N), {_CHUNK}",
+    f"{_OF_EACH_SAMPLE}; else torch.func.jacrev(f, chunk_size=N), {_CHUNK}",
 )
 _VMAP = re.compile(r"torch[/\\]_functorch[/\\]vmap\.py:(?:vmap_impl|_flat_vmap|_chunked_vmap)$")
 _JACOBIAN = re.compile(r"torch[/\\]_functorch[/\\]eager_transforms\.py:wrapper_fn$")
@@ -129,7 +131,11 @@ def _jacobian_by(texts: Sequence[str]) -> _Transform:
             "torch.func.jacfwd",
             f"use torch.func.jacrev(f, chunk_size=N) in its place, {_CHUNK}",
         )
-    return _Transform(_JACOBIAN, "torch.func.jacrev", f"pass chunk_size=N to jacrev, {_CHUNK}")
+    return _Transform(
+        _JACOBIAN,
+        "torch.func.jacrev",
+        f"{_OF_EACH_SAMPLE}; else pass chunk_size=N to jacrev, {_CHUNK}",
+    )
 
 
 def _made_inside(scene: Scene, transform: _Transform) -> int:

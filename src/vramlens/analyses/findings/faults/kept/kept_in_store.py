@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vramlens.analyses.attribution.names import Names
+from vramlens.analyses.attribution.phases import Phase
 from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.findings.usage import part_of_heap
@@ -321,7 +322,8 @@ def _is_of_ended_evaluations(scene: Scene, rows: NDArray[np.int64]) -> bool:
     what each update uses, as a rollout and a replay buffer.
     """
     modules, born = scene.view.modules, scene.device.allocations.born
-    results = rows[modules.marked[rows] & modules.without_grad[rows]]
+    is_of_evaluation = scene.view.phases.phase[rows] == Phase.EVALUATION
+    results = rows[(modules.marked[rows] & modules.without_grad[rows]) | is_of_evaluation]
     if not len(results) or not len(scene.view.phases.span_start):
         return False
     ends = scene.view.phases.ends_before(scene.advice_event)

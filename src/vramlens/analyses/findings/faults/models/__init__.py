@@ -3,8 +3,10 @@
 copied_ddp: gradient buckets of a copied DistributedDataParallel.
 earlier_optimizers: states of optimizers that a later one follows.
 finished_models: models whose training is over, beside the next.
+frozen_in_name: a module with requires_grad = False, which freezes nothing.
 frozen_twins: frozen weights that a second module has, too.
 replaced_states: what an optimizer keeps of parameters that it no longer has.
+saved_modules: layers that are trained whole beside adapters.
 trained_base: a base model that is trained with its adapters.
 undivided_copy: an average of whole weights, where each rank has a part of them.
 """

@@ -24,6 +24,8 @@ from vramlens.units import format_size
 
 _LEAST_SHARE = 0.1
 """Of what is in use."""
+_ORIGINAL = "original_module"
+"""What peft keeps beside the copy of a layer that is trained (``saved_modules``)."""
 _ALIKE = 0.95
 """Of the bytes of both: a copy may have layers of its own, such as adapters that it never trains."""
 
@@ -49,7 +51,8 @@ def frozen_twins(scene: Scene) -> Iterator[Finding]:
         return
     idle = [parameter for parameter in parameters if parameter.use != ParameterUse.STEPPED]
     for module in outermost_modules(map(_module, idle), stepped):
-        if module.rpartition(".")[2].isdecimal():
+        name = module.rpartition(".")[2]
+        if name.isdecimal() or name == _ORIGINAL:
             continue  # the layers of one model are alike
         copies = [parameter for parameter in idle if _is_in(parameter, module)]
         copied_bytes = sum(parameter.bytes for parameter in copies)

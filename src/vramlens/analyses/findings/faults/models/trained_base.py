@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from vramlens.analyses.attribution.parameter_uses import training_rows
 from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.findings.usage import part_of_heap
@@ -43,11 +44,7 @@ def trained_base(scene: Scene) -> Iterator[Finding]:
         _TIMES * adapter_bytes, _MOST * sizes[other_rows].sum()
     ):
         return
-    owners = {f"{names.name(row)}]" for row in base.tolist()}
-    made = names.of_kind(TensorKind.GRADIENT, TensorKind.OPTIMIZER_STATE)
-    made = np.intersect1d(scene.advice_rows, made)
-    is_of_base = [names.name(row).partition("[")[2] in owners for row in made.tolist()]
-    rows = made[np.array(is_of_base, bool)]
+    rows = training_rows(names, base, scene.advice_rows)
     size_bytes = int(sizes[rows].sum())
     if size_bytes < _LEAST_SHARE * scene.advice_heap.requested_bytes:
         return

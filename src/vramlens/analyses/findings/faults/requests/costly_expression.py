@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import takewhile
 
 from vramlens.analyses.attribution.categories import Category
 from vramlens.analyses.finding import Finding
@@ -30,6 +32,7 @@ repeated, too.
 _FEWEST_ENTRIES = 8
 """Of a store: fewer are what a step has at once."""
 _OF_PARAMETERS = (Category.PARAMETERS, Category.GRADIENTS, Category.OPTIMIZER_STATE)
+_OF_TORCH = re.compile(r"[/\\]torch[/\\](?!.*site-packages)|^<")
 _LONGEST = 60
 """Letters of the expression that are shown."""
 
@@ -78,7 +81,12 @@ def _kept_results(scene: Scene) -> Iterator[Finding]:
     for line in heap.by_line:
         use = use_of_expression(scene.source_of(line.place))
         is_much = use is not None and use.stays and _is_too_much(scene, use, line)
-        if use is not None and is_much and not _is_kept_in_store(line, entries):
+        if (
+            use is not None
+            and is_much
+            and not _is_kept_in_store(line, entries)
+            and not _is_of_another_call(scene, use, line)
+        ):
             lines_of[use].append(line)
     if not lines_of:
         return
@@ -154,6 +162,26 @@ def _is_kept_in_store(line: LineBytes, entries: Mapping[Place | None, list[int]]
     """
     kept_bytes = entries.get(line.place, [])
     return len(kept_bytes) >= _FEWEST_ENTRIES and 2 * sum(kept_bytes) > line.bytes
+
+
+def _is_of_another_call(scene: Scene, use: ExpressionUse, line: LineBytes) -> bool:
+    """Whether a library made most of a line's bytes, in another call than the costly one: that stands among the
+    arguments of ``model.generate(prompts.repeat_interleave(n))``.
+    """
+    call = use.call.search(scene.source_of(line.place))
+    other_bytes = 0
+    for row in scene.advice_rows.tolist():
+        if scene.view.place_of_block(row) == line.place:
+            frames = scene.trace.stacks.of(int(scene.device.allocations.stack[row]))
+            inner = list(takewhile(lambda frame: (frame.file, frame.line) != _where(line), frames))
+            is_called = any(call is not None and frame.function in call[0] for frame in inner)
+            if not is_called and any(not _OF_TORCH.search(frame.file) for frame in inner):
+                other_bytes += int(scene.device.allocations.requested_bytes[row])
+    return 2 * other_bytes > line.bytes
+
+
+def _where(line: LineBytes) -> tuple[str, int]:
+    return ("", 0) if line.place is None else (line.place.file, line.place.line)
 
 
 def _entries_by_line(scene: Scene) -> dict[Place | None, list[int]]:

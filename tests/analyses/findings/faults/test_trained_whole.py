@@ -1,0 +1,57 @@
+"""What is trained although it was to be frozen, or whole although an adapter would do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from support.made_failures import TORCH, Frame, MadeRun, finding_of
+
+USER = "/home/user/tune.py"
+FRAMES: dict[str, tuple[Frame, ...]] = {
+    "weights": ((USER, 20, "build"),),
+    "layer": ((f"{TORCH}/nn/modules/linear.py", 134, "forward"), (USER, 30, "forward")),
+    "optimizer": ((f"{TORCH}/optim/adamw.py", 200, "_init_group"), (USER, 40, "train")),
+}
+COPY = "model.lm_head.modules_to_save.default.weight"
+
+
+@pytest.mark.parametrize(("unfrozen", "is_told"), [("model.encoder", True), ("", False)])
+def test_an_attribute_of_the_module_freezes_nothing(
+    tmp_path: Path, unfrozen: str, *, is_told: bool
+) -> None:
+    run = MadeRun(FRAMES)
+    for layer in range(4):
+        name = f"model.encoder.{layer}.weight"
+        run.asks("weights", 20, name=name, kind="parameter", use="stepped", unfrozen=unfrozen)
+    run.asks("weights", 2, name="model.head.weight", kind="parameter", use="stepped")
+    for layer in range(4):
+        run.asks("layer", 100, module=f"model.encoder.{layer}")
+    answer = run.fails("layer", 100, tmp_path)
+    finding = finding_of(answer, "frozen_in_name")
+    assert (finding is not None) == is_told
+    if finding is not None:
+        assert finding.title.startswith("model.encoder.requires_grad = False freezes nothing")
+        assert "4 parameters" in finding.title
+        assert "model.encoder.requires_grad_(False)" in (finding.fix or "")
+
+
+@pytest.mark.parametrize(("size", "is_told"), [(500, True), (20, False)])
+def test_layers_that_are_trained_whole_beside_adapters(
+    tmp_path: Path, size: int, *, is_told: bool
+) -> None:
+    run = MadeRun(FRAMES)
+    run.asks("weights", 600, name="model.layers.0.weight", kind="parameter", use="frozen")
+    original = "model.lm_head.original_module.weight"
+    run.asks("weights", size, name=original, kind="parameter", use="frozen")
+    run.asks("weights", size, name=COPY, kind="parameter", use="stepped")
+    run.asks("weights", 2, name="model.layers.0.lora_A.weight", kind="parameter", use="stepped")
+    run.asks("optimizer", size, name=f"optimizer.exp_avg[{COPY}]", kind="optimizer_state")
+    answer = run.fails("optimizer", size, tmp_path)
+    finding = finding_of(answer, "saved_modules")
+    assert (finding is not None) == is_told
+    assert finding_of(answer, "frozen_twins") is None
+    if finding is not None:
+        assert "whole copies of lm_head" in finding.title
+        assert "leave lm_head out of modules_to_save" in (finding.fix or "")
