@@ -44,7 +44,7 @@ def frozen_in_name(scene: Scene) -> Iterator[Finding]:
         bytes=size_bytes,
         place=scene.view.place_of_block(scene.device.allocations.largest_of(unfrozen)),
         evidence=(
-            "it is an attribute of the module; its parameters require gradients all the same",
+            "it is an attribute of the module; its parameters still require gradients",
         ),
         fix=f"call {module}.requires_grad_(False), with the underscore: the method freezes the parameters (about"
         f" {format_size(size_bytes)} less)",
