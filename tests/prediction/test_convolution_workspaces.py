@@ -75,53 +75,6 @@ def test_in_between_it_may_be_either() -> None:
     assert call.bytes_of_weight_gradient < call.most_of_weight_transforms
 
 
-def test_a_kernel_as_large_as_the_image_is_transformed_with_its_result() -> None:
-    # the second gradient of spring/p13_maml: 2,792 MiB more reserved than without
-    call = convolution(48, 200, 48, (42, 42), kernel=42, crop=39)
-    assert abs(call.bytes_of_result / 2**20 - 2792) < 4
-
-
-def test_a_second_gradient_of_more_images_than_channels_is_made_of_transforms() -> None:
-    # the peak that gan_r1_resnet requested on an H200, to the byte: 64 images, 48 channels
-    call = convolution(48, 64, 48, (128, 128), kernel=128, crop=125)
-    assert call.bytes_of_result == 3_447_717_888
-    # of 3 channels: with it the reserved bytes are right to 1%, without 14% low
-    first = convolution(3, 64, 48, (128, 128), kernel=128, crop=125)
-    assert abs(first.bytes_of_result / MIB - 1657) < 1
-
-
-@pytest.mark.parametrize(
-    ("inputs", "images", "outputs", "side"),
-    [  # their peaks allocated leave no room for transforms
-        (48, 64, 96, 128),  # gan_r1_resnet
-        (64, 48, 64, 128),  # spring/p10_gan
-        (96, 50, 96, 80),  # carnival/z14_wgan_gp
-    ],
-)
-def test_one_of_fewer_images_is_copied(inputs: int, images: int, outputs: int, side: int) -> None:
-    call = convolution(inputs, images, outputs, (side, side), kernel=side, crop=side - 3)
-    assert call.bytes_of_result < 1.1 * (call.tensor.nbytes + call.weight.nbytes)
-    assert call.most_of_result_transforms == 0
-
-
-def test_one_of_about_as_many_images_may_be_either() -> None:
-    call = convolution(64, 64, 64, (64, 64), kernel=64, crop=61)
-    assert call.bytes_of_result < call.most_of_result_transforms
-
-
-@pytest.mark.parametrize(
-    ("side", "kernel", "result"),
-    [
-        (256, 256, 3),  # cuDNN transforms no image of more than 256 with its padding
-        (64, 32, 4),  # of a kernel of 4 x 4 with a stride, which is now a dilation
-    ],
-)
-def test_what_cannot_be_transformed_is_copied(side: int, kernel: int, result: int) -> None:
-    call = convolution(3, 96, 64, (side, side), kernel, crop=side - result)
-    assert call.bytes_of_result < 1.5 * (call.tensor.nbytes + call.weight.nbytes)
-    assert call.most_of_result_transforms == 0
-
-
 def test_a_wide_volumes_result_is_written_as_it_lies() -> None:
     # spring/p05_videomoco: the peak requested, to the byte
     call = convolution(48, 64, 64, (16, 56, 56))
@@ -410,6 +363,15 @@ def test_a_pointwise_gradient_with_channels_last_is_made_of_partial_sums(
     assert call.bytes_of_weight_gradient == partial_sums * call.weight.nbytes
 
 
+@pytest.mark.parametrize(("images", "asked"), [(25, 723_714_064), (75, 2_181_762_607)])
+def test_few_channels_in_groups_have_partial_sums(images: int, asked: int) -> None:
+    # what each gradient of p13_maml's first weights, of 8 tasks at once, asked for on an H200
+    call = in_groups(
+        {"shape": [images, 24, 384, 84, 3, 1, 1, 8], "dtype": "torch.float32", "last": False}
+    )
+    assert abs(call.bytes_of_weight_gradient / asked - 1) < 0.01
+
+
 def test_convolutions_in_groups() -> None:
     """Of 256 that an H200 ran: within 5% or a MiB. Which algorithm cuDNN takes is not known beforehand."""
     path = Path(__file__).parents[2] / "benchmarks/prediction/few_units_groups.json.xz"
@@ -421,7 +383,7 @@ def test_convolutions_in_groups() -> None:
         right["result"] += is_near(call.bytes_of_result, row["forward"])
         right["gradients"] += is_near(gradients, row["backward"])
     assert len(rows) == 256
-    assert right == {"result": 186, "gradients": 163}
+    assert right == {"result": 186, "gradients": 165}
 
 
 def in_groups(row: dict[str, Any]) -> Any:

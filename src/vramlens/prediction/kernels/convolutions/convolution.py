@@ -48,6 +48,7 @@ from vramlens.prediction.kernels.convolutions.filled_up_copies import (
     HEADER_BYTES,
     bytes_of_copies,
     bytes_of_even_copies,
+    bytes_of_few_in_groups,
     bytes_of_odd_copies,
     bytes_of_uneven_copies,
     multiple_of,
@@ -58,6 +59,7 @@ from vramlens.prediction.kernels.convolutions.pointwise import (
     copies_for_result,
     sums_with_channels_last,
 )
+from vramlens.prediction.kernels.convolutions.second_gradients import SecondGradient
 from vramlens.prediction.kernels.convolutions.transforms import PlainConvolution
 from vramlens.prediction.kernels.convolutions.without_tf32 import Float32Convolution, allows_tf32
 from vramlens.prediction.kernels.image_layout import (
@@ -172,6 +174,8 @@ class Convolution:
     def _forward_bytes(self) -> int:
         if self._is_taken_with_odd_channels:
             return KERNEL_BYTES
+        if (second := self._second_gradient) is not None:
+            return second.bytes_of_result or KERNEL_BYTES
         if self.has_channels_last:
             own = bytes_of(self.tensor) + bytes_of(self.weight) + HEADER_BYTES
             return own if self._has_few_wide_channels else self._bytes_of_odd_copies
@@ -179,9 +183,6 @@ class Convolution:
             return bytes_of(self.tensor) + bytes_of(self.output)
         if self._is_pointwise or self._sums_few or self.without_tf32 is not None:
             return KERNEL_BYTES
-        plain = self._plain
-        if plain is not None and plain.makes_result_of_transforms:
-            return plain.bytes_of_result_transforms
         if self._is_small_image:
             return KERNEL_BYTES
         is_image = self.tensor.dim() == _IMAGE_DIMS
@@ -252,7 +253,7 @@ class Convolution:
         if self._is_pointwise:
             return bytes_of_pointwise_gradient(self.tensor, self.output, partial_sum, partial_sums)
         if self._gradient_sums_few:
-            return KERNEL_BYTES
+            return self._bytes_of_few_summed
         if not self._is_half and int(self.output.shape[1]) < _LEAST_WIDE_CHANNELS:
             return _SUMS_OF_FEW_RESULTS * partial_sum
         plain = self._plain
@@ -262,6 +263,12 @@ class Convolution:
         if self.tensor.dtype is torch.float32 and is_single and self._result_points < _FEW_RESULTS:
             return self._bytes_of_few_results(partial_sums)
         return self.bytes_of_all_copies + partial_sums
+
+    @property
+    def _bytes_of_few_summed(self) -> int:
+        if self.groups == 1 or self.is_depthwise or self._is_half:
+            return KERNEL_BYTES
+        return bytes_of_few_in_groups(self.tensor, self.weight, self.output)
 
     def _bytes_of_few_results(self, partial_sums: int) -> int:
         call = Float32Convolution.of(self.tensor, self.weight, self.output, self.stride)
@@ -306,12 +313,18 @@ class Convolution:
     @property
     def most_of_result_transforms(self) -> int:
         """Of a result that may be; 0 where it is not."""
-        if (without_tf32 := self.without_tf32) is not None:
-            return without_tf32.most_of_result
-        plain = self._plain
-        if plain is None or not plain.may_make_result_of_transforms:
-            return 0
-        return plain.bytes_of_result_transforms
+        if (second := self._second_gradient) is not None:
+            return second.most_of_transforms
+        without_tf32 = self.without_tf32
+        return 0 if without_tf32 is None else without_tf32.most_of_result
+
+    @property
+    def _second_gradient(self) -> SecondGradient | None:
+        """The same convolution where it is the gradient of a weight, derived once more."""
+        is_other = self.has_channels_last or self.is_transposed or self.groups > 1
+        if is_other or self.stride > 1:
+            return None
+        return SecondGradient.of(self.tensor, self.weight, self.output, has_tf32=allows_tf32())
 
     @property
     def _plain(self) -> PlainConvolution | None:

@@ -7,15 +7,9 @@ odd_batches.json.xz in benchmarks/prediction, cuDNN 9.19):
   gradient, and twice the transforms of each channel's input and output, with each side the next power
   of two (256 images of 32 channels, to the byte; up to 6,144 images, of 64 channels or larger sides
   none; 512 of 32 without padding in ``drq_sac`` are copied);
-- an input's gradient of 20 or 28 channels: the same in tiles of 32 x 32, without a copy (to the byte);
-- a result whose kernel is as large as the image, as a weight's gradient is when it is derived once
-  more (_convolution_double_backward in Convolution.cpp): there the batch is what is summed. A copy of
-  the images, and twice the transforms of images and weight (``gan_r1_resnet``: 64 for 48 channels, the
-  peak requested to the byte; with its 3 channels the reserved bytes to 1%), of many sums for a channel
-  the result's, too (``p13_maml``: 200 for 48, by the reserved bytes). None are of 64 for 96 there, of 48
-  for 64 in ``p10_gan``, and of 50 for 96 in ``z14_wgan_gp``: their peaks have no room for them. In
-  between nobody measured: there the range has both. cuDNN transforms no image that is larger than 256
-  with its padding, and none with a dilation.
+- an input's gradient of 20 or 28 channels: the same in tiles of 32 x 32, without a copy (to the byte).
+
+A result whose kernel is as large as the image is one of second_gradients.py.
 """
 
 from __future__ import annotations
@@ -35,12 +29,6 @@ _MAY_TRANSFORM, _TRANSFORMS = 4, 8
 """Images for each channel from which on a weight's gradient may be made of transforms, and from which
 on it is, with 32 channels.
 """
-_TRANSFORMS_NO_SECOND, _TRANSFORMS_SECOND, _TRANSFORMS_RESULT = 3 / 4, 4 / 3, 4
-"""Sums for each channel of a second gradient: up to which it is not made of transforms, from which on it
-is, and from which on the result has its own.
-"""
-_LARGEST_PADDED = 256
-"""The longest side of an image, with its padding, that cuDNN transforms whole."""
 _LARGEST_TRANSFORMED = 32
 """The longest side of an image whose weight's gradient is; of one with more outputs, twice that."""
 _MORE_OUTPUTS, _LEAST_POINTS = range(20, 37), 1 << 16
@@ -51,7 +39,6 @@ _TILED_INPUTS, _LEAST_TILED_POINTS = (20, 28), 150_000
 """Inputs whose gradient is made in tiles, where an image is larger than one, or of more outputs and so
 many numbers of a channel: multiples of four that are none of eight; of 12 and 36 it is copied.
 """
-_LARGEST_USUAL_KERNEL = 7
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,16 +73,6 @@ class PlainConvolution:
         return self._images_a_channel >= _MAY_TRANSFORM
 
     @property
-    def makes_result_of_transforms(self) -> bool:
-        """Whether the result of a kernel as large as the images is."""
-        return self._sums_a_channel_of_second_gradient >= _TRANSFORMS_SECOND
-
-    @property
-    def may_make_result_of_transforms(self) -> bool:
-        """Whether it may be."""
-        return self._sums_a_channel_of_second_gradient > _TRANSFORMS_NO_SECOND
-
-    @property
     def makes_input_in_tiles(self) -> bool:
         """Whether the input's gradient is made of transforms in tiles."""
         if not self._is_padded or self._inputs not in _TILED_INPUTS:
@@ -114,17 +91,6 @@ class PlainConvolution:
     def bytes_of_weight_transforms(self) -> int:
         """Of two operands' transforms, twice, and a copy of the output's gradient."""
         return bytes_of(self.output) + 2 * self._planes * self._bytes_of_plane
-
-    @property
-    def bytes_of_result_transforms(self) -> int:
-        """Of the transforms of the images and the weight, twice, and a copy of the images; where much is
-        summed, of the result's transforms, too.
-        """
-        images = int(self.tensor.shape[0])
-        planes = self._inputs * (images + self._outputs)
-        if self._sums_a_channel_of_second_gradient >= _TRANSFORMS_RESULT:
-            planes += images * self._outputs
-        return bytes_of(self.tensor) + 2 * planes * self._bytes_of_plane
 
     @property
     def bytes_of_input_tiles(self) -> int:
@@ -172,28 +138,6 @@ class PlainConvolution:
         if not self._is_padded or summed < _LEAST_SUMMED:
             return 0
         return int(self.tensor.shape[0]) / max(self._inputs, self._outputs)
-
-    @property
-    def _sums_a_channel_of_second_gradient(self) -> float:
-        """Images of the batch for each channel of a kernel as large as the images, whose result is a
-        weight's gradient once more: there the channels are the images. 0 of another, and of one that
-        cuDNN cannot transform: with a dilation, or of larger images.
-        """
-        is_usual = min(self.weight.shape[2:]) <= _LARGEST_USUAL_KERNEL
-        if is_usual or not self._may_be_transformed_whole:
-            return 0
-        return self._inputs / max(int(self.tensor.shape[0]), self._outputs)
-
-    @property
-    def _may_be_transformed_whole(self) -> bool:
-        """Whether the images are no larger than cuDNN transforms. With a dilation the result is too small
-        for an image with its padding.
-        """
-        shapes = (tensor.shape[2:] for tensor in (self.tensor, self.weight, self.output))
-        return all(
-            image <= kernel + result - 1 <= _LARGEST_PADDED
-            for image, kernel, result in zip(*shapes, strict=True)
-        )
 
 
 def bytes_of_tiles(image_planes: int, weight_planes: int) -> int:

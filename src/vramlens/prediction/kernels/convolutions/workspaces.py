@@ -97,10 +97,10 @@ def bounds_of_gradients(args: Any) -> tuple[tuple[int, int], tuple[int, int]]:
     tensors = max(call.bytes_of_all_copies, call.own_bytes + _padding(args[1]))
     partial_sums = min(_MOST_PARTIAL_SUMS * args[2].numel() * 4, _MOST_OF_PARTIAL_SUMS)
     most_of_weight = tensors + _BEYOND_OF_GRADIENT + partial_sums
-    most_of_transforms = call.most_of_weight_transforms
+    most_of_others = max(call.most_of_weight_transforms, call.bytes_of_weight_gradient)
     return (
         (KERNEL_BYTES, max(tensors + _BEYOND_OF_GRADIENT, call.most_of_input_tiles)),
-        (KERNEL_BYTES, max(most_of_weight, most_of_transforms)),
+        (KERNEL_BYTES, max(most_of_weight, most_of_others)),
     )
 
 
