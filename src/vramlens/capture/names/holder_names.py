@@ -6,7 +6,8 @@ import functools
 import inspect
 import itertools
 import types
-from collections.abc import Iterator
+from collections.abc import Container
+from itertools import chain, islice
 from time import thread_time
 from typing import Any
 
@@ -17,7 +18,7 @@ from vramlens.capture.names.live_heap import (
     attribute_text,
     items_of,
 )
-from vramlens.capture.process.referents import Referents, referrers_of
+from vramlens.capture.process.referents import SEQUENCES, Referents, referrers_of
 from vramlens.ground.live_objects import class_name
 
 _MOST_HOLDERS = 8
@@ -54,6 +55,7 @@ class HolderNames:
         self._edges: dict[int, list[tuple[Any, str]]] = {}
         self._calls: dict[str, dict[int, int]] = {}
         self._of_class: dict[str, list[Any]] = {}
+        self._links: dict[str, str] = {}
         self._referents = Referents()
         allowed = SEARCH_SECONDS if seconds is None else seconds
         children, until = tensors, thread_time() + allowed
@@ -75,20 +77,22 @@ class HolderNames:
         """The attributes by which the objects that this name begins with lead to others of their class:
         ``.parent, .children``; "" where none do, or it begins otherwise. It is asked after all names.
         """
+        first = name.partition(".")[0]
+        if first not in self._links:
+            self._links[first] = self._links_of(self._of_class.get(first, []))
+        return self._links[first]
+
+    def _links_of(self, owners: list[Any]) -> str:
         single: dict[str, None] = {}
         several: dict[str, None] = {}
-        for owner in self._of_class.get(name.partition(".")[0], ()):
+        for owner in owners:
             cls = type(owner)
-            for label, member in self._heap.edges(owner):
+            for name, member in self._heap.attributes(owner):
                 if type(member) is cls:
-                    single[label] = None
-                elif issubclass(type(member), CONTAINERS) and self._has_one_of(cls, member):
-                    several[label] = None
+                    single[f".{name}"] = None
+                elif any(type(element) is cls for element in _first_elements(member)):
+                    several[f".{name}"] = None
         return ", ".join({**single, **several})
-
-    def _has_one_of(self, cls: type, container: Any) -> bool:
-        elements = itertools.islice(self._heap.edges(container), _MOST_LOOKED_AT)
-        return any(type(element) is cls for _, element in elements)
 
     def _sweep(self, sought: set[int], until: float) -> list[Any]:
         """Notes who holds the sought; the holders of which it is worth asking who holds them."""
@@ -200,18 +204,30 @@ def name_of_cache(heap: LiveHeap, cache: Any) -> str:
     return f"{'unlimited ' if most_entries is None else ''}lru_cache of {name}()"
 
 
-def cached_arguments(heap: LiveHeap) -> Iterator[tuple[Any, str]]:
-    """Yields what ``functools.lru_cache`` keeps as an argument of a call, such as the ``self`` of a method, with the
-    cache's name.
+def caches_of(heap: LiveHeap, arguments: Container[int]) -> dict[int, str]:
+    """By id, which ``functools.lru_cache`` keeps some objects as arguments of a call, such as the ``self`` of a
+    method: the caches' names.
     """
     referents = Referents()
+    names: dict[int, str] = {}
     for cache in heap.live.get("lru_cache", ()):
-        for entries in referents.of_one(cache):
-            if type(entries) is dict:
-                keys = itertools.islice(list(dict.keys(entries)), _MOST_CALLS)
-                calls = [key for key in keys if type(key) is tuple]
-                for argument in itertools.chain.from_iterable(calls):
-                    yield argument, name_of_cache(heap, cache)
+        tables = [entries for entries in referents.of_one(cache) if type(entries) is dict]
+        calls = chain.from_iterable(islice(dict.keys(table), _MOST_CALLS) for table in tables)
+        kept = {id(argument) for call in calls if type(call) is tuple for argument in call}
+        for identity in kept:
+            if identity in arguments:
+                names.setdefault(identity, name_of_cache(heap, cache))
+    return names
+
+
+def _first_elements(container: Any) -> list[Any]:
+    """Some elements of a built-in container; of a dict some values; of anything else none."""
+    if issubclass(type(container), dict):
+        return list(islice(dict.values(container), _MOST_LOOKED_AT))
+    for base in SEQUENCES:
+        if issubclass(type(container), base):
+            return list(islice(base.__iter__(container), _MOST_LOOKED_AT))
+    return []
 
 
 def _kind_of(code: types.CodeType | None) -> str:

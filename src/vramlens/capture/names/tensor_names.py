@@ -22,12 +22,12 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from vramlens.capture.names.claims import GRADIENT_FORM, StorageClaims
-from vramlens.capture.names.holder_names import HolderNames, cached_arguments
+from vramlens.capture.names.holder_names import HolderNames, caches_of
 from vramlens.capture.names.live_heap import (
     LiveHeap,
     TensorStorage,
@@ -307,33 +307,36 @@ class _NamesOfTensors:
 
     def _note_caches(self) -> None:
         """Notes of parameters which cache has their module, or one around it, as an argument."""
-        caches = {
-            self._paths[id(argument)]: cache
-            for argument, cache in cached_arguments(self._heap)
-            if id(argument) in self._paths
-        }
-        for path, cache in caches.items():
-            for place, _ in self._parameters_below(path):
-                self._kept_by.setdefault(place, cache)
+        caches = caches_of(self._heap, self._paths)
+        by_path = {self._paths[module]: cache for module, cache in caches.items()}
+        for place, _, path in self._parameters_below(by_path):
+            self._kept_by.setdefault(place, by_path[path])
 
     def _note_unfrozen(self) -> None:
         """Notes of parameters that require gradients which module around them has ``requires_grad = False``
         as an attribute: ``requires_grad_(False)`` is the method that would have frozen them.
         """
-        for module, path in self._paths.items():
-            if self._modules.tables[module].get("requires_grad") is False:
-                for place, parameter in self._parameters_below(path):
-                    if self._heap.requires_gradients(parameter):
-                        self._unfrozen.setdefault(place, path)
+        paths = {
+            path
+            for module, path in self._paths.items()
+            if self._modules.tables[module].get("requires_grad") is False
+        }
+        for place, parameter, path in self._parameters_below(paths):
+            if self._heap.requires_gradients(parameter):
+                self._unfrozen.setdefault(place, path)
 
-    def _parameters_below(self, path: str) -> Iterator[tuple[tuple[int, int], Any]]:
-        """Yields the storages of a module's parameters, its children's included, each with its tensor."""
-        for module, inner in self._paths.items():
-            if f"{inner}.".startswith(f"{path}."):
-                for _, parameter in self._modules.parameters(module):
-                    if self._is_tensor(parameter):
-                        for _, storage in self._heap.storages(parameter):
-                            yield (storage.device, storage.address), parameter
+    def _parameters_below(
+        self, paths: Collection[str]
+    ) -> Iterator[tuple[tuple[int, int], Any, str]]:
+        """Yields the storages of parameters of these modules, their children's included, each with its tensor
+        and the outermost of these modules around it.
+        """
+        for module, inner in self._paths.items() if paths else ():
+            around = next((path for path in _paths_around(inner) if path in paths), None)
+            for _, parameter in self._modules.parameters(module) if around is not None else ():
+                if self._is_tensor(parameter):
+                    for _, storage in self._heap.storages(parameter):
+                        yield (storage.device, storage.address), parameter, around or ""
 
     def _use(self, parameter: Any) -> int:
         """The place of a parameter's use among ``_USES``."""
@@ -415,3 +418,12 @@ def _trained(optimizer: dict[str, Any]) -> list[Any]:
         if not is_at_rest or all(rests):
             parameters += list_elements(group.get("params"))
     return parameters
+
+
+def _paths_around(path: str) -> Iterator[str]:
+    """Yields the modules around one by their paths, the outermost first, and itself."""
+    end = path.find(".")
+    while end >= 0:
+        yield path[:end]
+        end = path.find(".", end + 1)
+    yield path

@@ -138,10 +138,11 @@ def _is_sum(store: Store) -> bool:
         return False
     earlier = _earlier_values(store)
     operands = (part for node in ast.walk(store.value) for part in _operands(node, store.name))
-    return any(
-        _is_name_of(store, operand) or (isinstance(operand, ast.Name) and operand.id in earlier)
-        for operand in operands
-    )
+    if any(_is_name_of(store, operand) for operand in operands):
+        return True
+    sums = (node for node in ast.walk(store.value) if isinstance(node, ast.BinOp))
+    terms = (term for node in sums for term in (node.left, node.right))
+    return any(isinstance(term, ast.Name) and term.id in earlier for term in terms)
 
 
 def _earlier_values(store: Store) -> set[str]:

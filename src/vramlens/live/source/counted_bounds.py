@@ -144,13 +144,16 @@ def _counting(side: ast.expr, operation: type[ast.operator], store: Store) -> St
 
 
 def _turns_a_loop(guard: ast.expr, counting: Store, store: Store) -> bool:
-    """``while i < n: ...; i += 1``: a loop's own counter, which says how long the program runs. One that something
-    else changes, too, counts what is there.
+    """``while i < n and ...: ...; i += 1``: a loop's own counter, where another condition has it go on later: it
+    says how long the program runs. One that something else changes, too, counts what is there, and a loop
+    without another condition fills its store at once.
     """
     body = store.function.node
     module = read_source(store.file)
-    is_test = body is not None and any(
-        isinstance(node, ast.While) and node.test is guard for node in ast.walk(body)
+    is_test = (
+        isinstance(guard, ast.BoolOp)
+        and body is not None
+        and any(isinstance(node, ast.While) and node.test is guard for node in ast.walk(body))
     )
     if module is None or not is_test or not isinstance(_amount(counting), ast.Constant):
         return False

@@ -481,8 +481,8 @@ def test_a_cache_that_keeps_finished_models_is_named(tmp_path: Path) -> None:
     folds(run, again=None, cache="unlimited lru_cache of Net.bias()")
     finding = finding_of(run.fails("layer", 60, tmp_path), "finished_models")
     assert finding is not None
-    assert "the unlimited lru_cache of Net.bias() has 2 of them as arguments" in finding.evidence[1]
-    assert (finding.fix or "").startswith("take the cache off that method")
+    assert "the unlimited lru_cache of Net.bias() has them as arguments" in finding.evidence[1]
+    assert (finding.fix or "").startswith("take the cache off that function")
 
 
 def test_a_smaller_model_is_no_earlier_try_of_the_same(tmp_path: Path) -> None:

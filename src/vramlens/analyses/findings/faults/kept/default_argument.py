@@ -15,8 +15,8 @@ from vramlens.analyses.scene import Scene, after_failure
 from vramlens.ground.verdict import Verdict
 from vramlens.units import counted, format_size
 
-_DEFAULT = re.compile(r"^(?P<function>[^\[]+)\.__(?:kw)?defaults__\[")
-"""A function's own values for what its caller leaves out (capture/names)."""
+_DEFAULT = re.compile(r"^(?P<function>[^\[]+)\.__(?:kw)?defaults__\[[^\]]*\][\[.]")
+"""An entry of what a function takes where its caller leaves an argument out (capture/names)."""
 _FEWEST_ENTRIES = 3
 _LEAST_SHARE = 0.25
 
@@ -28,7 +28,9 @@ def default_argument(scene: Scene) -> Iterator[Finding]:
     by_function: defaultdict[str, list[int]] = defaultdict(list)
     for row in scene.program_rows.tolist():
         entry = _DEFAULT.match(names.name(row))
-        if entry is not None:
+        place = scene.view.place_of_block(row)
+        # What the function makes itself: a default that was full from the start is data.
+        if entry is not None and place is not None and entry["function"].endswith(place.function):
             by_function[entry["function"]].append(row)
     for function, entries in by_function.items():
         rows = np.array(entries, np.int64)

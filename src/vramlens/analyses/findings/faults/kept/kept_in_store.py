@@ -71,7 +71,7 @@ fewer.
 """
 _FEWEST_RESULTS = 3
 """Of one evaluation: a teacher's for two views of a batch are none."""
-_FEWEST_BETWEEN = 2
+_FEWEST_BETWEEN, _FEWEST_BETWEEN_OTHERS = 2, 4
 """Backward passes between two evaluations: a rollout comes before each update."""
 _MOVE = re.compile(r"\.(?:to|cuda)\(")
 """A line that moves tensors."""
@@ -319,18 +319,27 @@ def _are_outputs(scene: Scene, store: _Store) -> bool:
 
 def _is_of_ended_evaluations(scene: Scene, rows: NDArray[np.int64]) -> bool:
     """Whether models left several results at a time there without gradients, and training went on between: not
-    what each update uses, as a rollout and a replay buffer.
+    what each update uses, as a rollout and a replay buffer. What was computed outside of a model has to wait
+    longer to be that.
     """
-    modules, born = scene.view.modules, scene.device.allocations.born
-    is_of_evaluation = scene.view.phases.phase[rows] == Phase.EVALUATION
-    results = rows[(modules.marked[rows] & modules.without_grad[rows]) | is_of_evaluation]
+    modules, phases = scene.view.modules, scene.view.phases
+    of_model = modules.marked[rows] & modules.without_grad[rows]
+    of_evaluation = of_model | (phases.phase[rows] == Phase.EVALUATION)
+    return _are_of_ended(scene, rows[of_model], _FEWEST_BETWEEN) or _are_of_ended(
+        scene, rows[of_evaluation], _FEWEST_BETWEEN_OTHERS
+    )
+
+
+def _are_of_ended(scene: Scene, results: NDArray[np.int64], fewest_between: int) -> bool:
+    """Whether several came at a time, with so many backward passes between."""
     if not len(results) or not len(scene.view.phases.span_start):
         return False
     ends = scene.view.phases.ends_before(scene.advice_event)
-    evaluations, entries = np.unique(np.searchsorted(ends, born[results]), return_counts=True)
+    born = scene.device.allocations.born[results]
+    evaluations, entries = np.unique(np.searchsorted(ends, born), return_counts=True)
     if len(entries) < 2 or int(entries[:-1].min()) < _FEWEST_RESULTS:
         return False
-    return int(np.diff(evaluations).min()) >= _FEWEST_BETWEEN
+    return int(np.diff(evaluations).min()) >= fewest_between
 
 
 def _is_moved_data(scene: Scene, store: _Store) -> bool:

@@ -15,7 +15,8 @@ from vramlens.analyses.scene import Scene, after_failure
 from vramlens.ground.verdict import Verdict
 from vramlens.units import format_size
 
-_FEWEST_OBJECTS = 8
+_FEWEST_OBJECTS, _FEWEST_STEPS = 8, 3
+"""Objects of fewer steps are what each step needs, such as layers that know the next."""
 _LEAST_SHARE = 0.25
 """Of what is in use."""
 
@@ -40,16 +41,15 @@ def linked_objects(scene: Scene) -> Iterator[Finding]:
         is_much = size_bytes >= _LEAST_SHARE * scene.advice_heap.requested_bytes
         if len(rows) >= _FEWEST_OBJECTS and is_much:
             first = links.partition(",")[0]
+            has_grown = len(np.unique(scene.view.step[rows])) >= _FEWEST_STEPS
             yield Finding(
                 id="linked_objects",
-                verdict=Verdict.LIKELY,
-                title=f"{part_of_heap(size_bytes, scene.advice_heap)} are .{attribute} of {len(rows):,} {owner}"
-                " objects, which lead to each other",
+                verdict=Verdict.LIKELY if has_grown else Verdict.POSSIBLE,
+                title=f"{part_of_heap(size_bytes, scene.advice_heap)} are {len(rows):,} tensors in .{attribute} of"
+                f" {owner} objects, which lead to each other",
                 bytes=size_bytes,
                 place=scene.view.place_of_block(int(rows[-1])),
-                evidence=(
-                    f"{links} lead from one {owner} to others: while one is in use, all of them stay",
-                ),
+                evidence=(f"a {owner} that is in use keeps all that {links} lead to",),
                 fix=f"cut {first} where the program goes on without the others (node{first} = None), or hold it"
                 f" weakly (weakref.ref); if all are needed, keep .{attribute} on the CPU (up to"
                 f" {format_size(size_bytes)} less)",

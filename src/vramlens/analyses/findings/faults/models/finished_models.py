@@ -30,7 +30,7 @@ class _Model:
         first_row: of its parameters, the one that was made first.
         built_from, built_until: the events at which the first and the last of them were made.
         last_run: the event of the last request inside of it; -1 where it never ran.
-        cache: the ``lru_cache`` that has it as an argument; "" where none is known.
+        cache: the ``lru_cache`` that has all of it as an argument; "" where none is known.
         rows: its parameters, their gradients and their optimizer state.
         is_trained: whether it has gradients or state.
     """
@@ -66,11 +66,10 @@ def finished_models(scene: Scene) -> Iterator[Finding]:
         "before the next is built, let go of model and optimizer (del; with Accelerate,"
         " accelerator.free_memory()), and keep of them what you need on the CPU"
     )
-    caches = [model.cache for model in finished if model.cache]
-    if caches:
-        evidence.append(f"the {caches[0]} has {len(caches):,} of them as arguments, and keeps them")
+    if all(model.cache for model in finished):
+        evidence.append(f"the {finished[0].cache} has them as arguments, and keeps them")
         remedy = (
-            "take the cache off that method (a cache on a method keeps each self), or keep its results in the"
+            "take the cache off that function (on a method it keeps each self), or keep its results in the"
             " instance; then let go of model and optimizer before the next is built"
         )
     yield Finding(
@@ -113,7 +112,7 @@ def _models(scene: Scene) -> Iterator[_Model]:
             built_from=int(allocations.born[own].min()),
             built_until=int(allocations.born[own].max()),
             last_run=int(runs.max(initial=-1)),
-            cache=next(filter(None, map(view.names.kept_by, own.tolist())), ""),
+            cache=min(map(view.names.kept_by, own.tolist())),
             rows=np.concatenate([own, trained_rows]),
             is_trained=len(trained_rows) > 0,
         )

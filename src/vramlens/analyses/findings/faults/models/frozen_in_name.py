@@ -31,30 +31,34 @@ def frozen_in_name(scene: Scene) -> Iterator[Finding]:
     unfrozen = np.array([row for row in parameters.tolist() if names.unfrozen(row)], np.int64)
     if not len(unfrozen):
         return
-    module = names.unfrozen(int(unfrozen[0]))
-    rows = np.union1d(training_rows(names, unfrozen, alive), _activations(scene, module))
+    modules = list(dict.fromkeys(names.unfrozen(row) for row in unfrozen.tolist()))
+    if len(unfrozen) == len(parameters):
+        return  # the whole model: its own attribute, for a purpose of its own
+    rows = np.union1d(training_rows(names, unfrozen, alive), _activations(scene, modules))
     size_bytes = int(scene.device.allocations.requested_bytes[rows].sum())
     if size_bytes < _LEAST_SHARE * scene.advice_heap.requested_bytes:
         return
+    module, more = modules[0], len(modules) - 1
+    others = f" (and of {counted(more, 'other module')})" if more else ""
     yield Finding(
         id="frozen_in_name",
         verdict=Verdict.LIKELY,
-        title=f"{module}.requires_grad = False freezes nothing: {part_of_heap(size_bytes, scene.advice_heap)} are"
-        f" gradients, state and activations of its {counted(len(unfrozen), 'parameter')}",
+        title=f"{module}.requires_grad = False{others} freezes nothing:"
+        f" {part_of_heap(size_bytes, scene.advice_heap)} are gradients, state and activations of"
+        f" {counted(len(unfrozen), 'parameter')}",
         bytes=size_bytes,
         place=scene.view.place_of_block(scene.device.allocations.largest_of(unfrozen)),
-        evidence=(
-            "it is an attribute of the module; its parameters still require gradients",
-        ),
-        fix=f"call {module}.requires_grad_(False), with the underscore: the method freezes the parameters (about"
-        f" {format_size(size_bytes)} less)",
+        evidence=("it is an attribute of the module; its parameters still require gradients",),
+        fix=f"call {module}.requires_grad_(False){others}, with the underscore: the method freezes the parameters"
+        f" (up to {format_size(size_bytes)} less)",
         extent=Extent(scene.advice_event, rows),
     )
 
 
-def _activations(scene: Scene, module: str) -> NDArray[np.int64]:
-    """What was computed inside of a module and is in use."""
+def _activations(scene: Scene, outer: list[str]) -> NDArray[np.int64]:
+    """What was computed inside of some modules and is in use."""
     view, rows, modules = scene.view, scene.advice_rows, scene.view.modules
-    is_inside = np.array([f"{path}.".startswith(f"{module}.") for path in (*modules.paths, "")])
+    prefixes = tuple(f"{module}." for module in outer)
+    is_inside = np.array([f"{path}.".startswith(prefixes) for path in (*modules.paths, "")])
     is_computed = np.isin(view.categories.category[rows], _COMPUTED) & modules.marked[rows]
     return np.asarray(rows[is_computed & is_inside[modules.module[rows]]])

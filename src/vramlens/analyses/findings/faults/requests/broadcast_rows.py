@@ -62,10 +62,21 @@ def _row_by_row(scene: Scene) -> Iterator[tuple[str, int, Place | None]]:
         is_square = len(shape.sizes) == 2 and shape.sizes[0] == shape.sizes[1]
         if not is_square or shape.bytes < MUCH * scene.advice_heap.requested_bytes:
             continue
+        if _has_older_twin(scene, row):
+            continue  # a matrix that is centered
         place = scene.view.place_of_block(row)
         difference = _DIFFERENCE.search(scene.source_of(place)) if place is not None else None
         if difference is not None and not _TURNED.search(difference[0]):
             yield difference["inner"] or difference["line"], shape.bytes, place
+
+
+def _has_older_twin(scene: Scene, row: int) -> bool:
+    """Whether something as large was in use when this was made."""
+    allocations = scene.device.allocations
+    born = allocations.born[row]
+    is_there = (allocations.born < born) & (allocations.died > born)
+    is_as_large = allocations.requested_bytes == allocations.requested_bytes[row]
+    return bool((is_there & is_as_large).any())
 
 
 def _finding(expression: str, size_bytes: int, place: Place | None, column: Shape) -> Finding:

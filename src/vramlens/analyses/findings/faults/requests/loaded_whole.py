@@ -11,9 +11,12 @@ from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.scene import Scene
 from vramlens.ground.verdict import Verdict
+from vramlens.trace import TensorKind
 from vramlens.units import format_size
 
-_READS_FILE = re.compile(r"torch[/\\]serialization\.py:|[/\\]safetensors[/\\]")
+_READS_FILE = re.compile(
+    r"torch[/\\]serialization\.py:_?(?:legacy_)?load|site-packages[/\\]safetensors[/\\]torch\.py:load"
+)
 _LEAST_SHARE = 0.25
 """Of what is in use and requested."""
 
@@ -29,7 +32,10 @@ def loaded_whole(scene: Scene) -> Iterator[Finding]:
     )
     if not reads_file[-1]:
         return
-    loaded = rows[reads_file[:-1]]
+    place = view.place_of_stack(request.stack)
+    is_of_line = np.array([view.place_of_block(row) == place for row in rows.tolist()], np.bool_)
+    of_model = view.names.of_kind(TensorKind.PARAMETER, TensorKind.BUFFER)
+    loaded = np.setdiff1d(rows[reads_file[:-1] & is_of_line], of_model)
     size_bytes = int(allocations.requested_bytes[loaded].sum()) + request.size_bytes
     if size_bytes < _LEAST_SHARE * (scene.advice_heap.requested_bytes + request.size_bytes):
         return
@@ -38,7 +44,7 @@ def loaded_whole(scene: Scene) -> Iterator[Finding]:
         verdict=Verdict.LIKELY,
         title=f"Loading puts all of a file on the GPU: {format_size(size_bytes)} with this request",
         bytes=size_bytes,
-        place=view.place_of_stack(request.stack),
+        place=place,
         evidence=("memory ran out in the load, before anything used what it has read",),
         fix='load to the CPU, with map_location="cpu" (safetensors: device="cpu"): load_state_dict copies to the'
         f" GPU what the model has, and nothing else stays there (up to {format_size(size_bytes)} less)",
