@@ -43,6 +43,9 @@ class Certainty(IntEnum):
     POSSIBLE = 2
 
 
+COMPUTED = (Category.ACTIVATIONS, Category.TEMPORARIES, Category.OTHER)
+"""What a module computes: of a pass that did not end nobody knows what a backward
+pass would have used."""
 _PARAMETER_FRAME = re.compile(
     r"torch[/\\]nn[/\\]modules[/\\]module\.py:(?:_apply|cuda|to|to_empty|half|bfloat16|float|convert|<lambda>)$"
     r"|torch[/\\]nn[/\\]modules[/\\][^:]+:(?:__init__|reset_parameters)$"

@@ -36,9 +36,7 @@ class ParameterUses:
 
     def is_unstepped(self, path: str) -> bool:
         """Whether a module is one of the unstepped ones, or inside of one."""
-        return any(
-            path == outer or path.startswith(f"{outer}.") for outer in self.unstepped_modules
-        )
+        return any(is_inside(path, outer) for outer in self.unstepped_modules)
 
 
 def parameter_uses(view: Attribution, rows: NDArray[np.int64]) -> ParameterUses | None:
@@ -80,6 +78,11 @@ def outermost_modules(modules: Iterable[str], others: frozenset[str]) -> tuple[s
         if own:
             outermost[own[-1]] = None
     return tuple(outermost)
+
+
+def is_inside(path: str, module: str) -> bool:
+    """Whether a path is that of a module, or of something inside of it."""
+    return path == module or path.startswith(f"{module}.")
 
 
 def all_around(modules: Iterable[str]) -> set[str]:

@@ -107,10 +107,8 @@ def task_fix(keeper: Keeper | None, kept: Kept) -> str:
         task = task if task.isidentifier() else "task"
         return f"let each task leave when it is done: {task}.add_done_callback({tasks}.{leaving})"
     if kept.container == "dict":
-        pair = "task, value" if _is_key(store) else "key, task"
-        kept_pairs = (
-            f"{{{pair.replace(',', ':')} for {pair} in {tasks}.items() if not task.done()}}"
-        )
+        key, value = ("task", "value") if _is_key(store) else ("key", "task")
+        kept_pairs = f"{{{key}: {value} for {key}, {value} in {tasks}.items() if not task.done()}}"
     else:
         kept_pairs = f"[task for task in {tasks} if not task.done()]"
         kept_pairs = f"set({kept_pairs})" if kept.container == "set" else kept_pairs

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from vramlens.analyses.attribution.categories import Category
+from vramlens.analyses.attribution.categories import COMPUTED
 from vramlens.analyses.attribution.parameter_uses import (
     ParameterUses,
     parameter_uses,
@@ -22,8 +22,6 @@ from vramlens.ground.verdict import Verdict
 from vramlens.units import format_size
 
 _MOST_MODULES = 3
-_COMPUTED = (Category.ACTIVATIONS, Category.TEMPORARIES, Category.OTHER)
-"""What a module computes: of a pass that did not end nobody knows what a backward pass would have used."""
 _FEWEST_OF_COPY = 4
 """Parameters: a few may have equal sizes by chance."""
 _PARTS_AT_ONCE = 2
@@ -73,7 +71,7 @@ def _activations(scene: Scene, uses: ParameterUses) -> NDArray[np.int64]:
     is_unstepped = np.array([*map(uses.is_unstepped, modules.paths), False])
     is_stepped = np.array([path in uses.stepped_modules for path in (*modules.paths, "")])
     rows = scene.advice_rows
-    is_activation = np.isin(view.categories.category[rows], _COMPUTED)
+    is_activation = np.isin(view.categories.category[rows], COMPUTED)
     is_activation &= modules.marked[rows] & ~view.names.placed[rows]
     rows = np.asarray(rows[is_activation & is_unstepped[modules.module[rows]]])
     if not len(rows):

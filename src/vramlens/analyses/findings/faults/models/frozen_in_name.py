@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from vramlens.analyses.attribution.categories import Category
-from vramlens.analyses.attribution.parameter_uses import training_rows
+from vramlens.analyses.attribution.categories import COMPUTED
+from vramlens.analyses.attribution.parameter_uses import is_inside, training_rows
 from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.findings.usage import part_of_heap
@@ -17,8 +17,6 @@ from vramlens.ground.verdict import Verdict
 from vramlens.trace import TensorKind
 from vramlens.units import counted, format_size
 
-_COMPUTED = (Category.ACTIVATIONS, Category.TEMPORARIES, Category.OTHER)
-"""What a module computes: of a pass that did not end nobody knows what a backward pass would have used."""
 _LEAST_SHARE = 0.1
 """Of what is in use."""
 
@@ -58,7 +56,6 @@ def frozen_in_name(scene: Scene) -> Iterator[Finding]:
 def _activations(scene: Scene, outer: list[str]) -> NDArray[np.int64]:
     """What was computed inside of some modules and is in use."""
     view, rows, modules = scene.view, scene.advice_rows, scene.view.modules
-    prefixes = tuple(f"{module}." for module in outer)
-    is_inside = np.array([f"{path}.".startswith(prefixes) for path in (*modules.paths, "")])
-    is_computed = np.isin(view.categories.category[rows], _COMPUTED) & modules.marked[rows]
-    return np.asarray(rows[is_computed & is_inside[modules.module[rows]]])
+    are_inside = [any(is_inside(path, module) for module in outer) for path in modules.paths]
+    is_computed = np.isin(view.categories.category[rows], COMPUTED) & modules.marked[rows]
+    return np.asarray(rows[is_computed & np.array([*are_inside, False])[modules.module[rows]]])

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from vramlens.analyses.attribution.parameter_uses import (
     all_around,
+    is_inside,
     modules_around,
     outermost_modules,
 )
@@ -54,7 +55,7 @@ def frozen_twins(scene: Scene) -> Iterator[Finding]:
         name = module.rpartition(".")[2]
         if name.isdecimal() or name == _ORIGINAL:
             continue  # the layers of one model are alike
-        copies = [parameter for parameter in idle if _is_in(parameter, module)]
+        copies = [parameter for parameter in idle if is_inside(parameter.path, module)]
         copied_bytes = sum(parameter.bytes for parameter in copies)
         if copied_bytes < _LEAST_SHARE * scene.advice_heap.requested_bytes:
             continue
@@ -103,7 +104,7 @@ def _twin(module: str, copies: list[_Parameter], idle: list[_Parameter]) -> str:
     around_module = set(modules_around(module))
     by_module: defaultdict[str, Counter[int]] = defaultdict(Counter)
     for parameter in idle:
-        if parameter.use != ParameterUse.FROZEN or _is_in(parameter, module):
+        if parameter.use != ParameterUse.FROZEN or is_inside(parameter.path, module):
             continue
         beside = [path for path in modules_around(_module(parameter)) if path not in around_module]
         if beside:
@@ -121,7 +122,3 @@ def _bytes(sizes: Counter[int]) -> int:
 
 def _module(parameter: _Parameter) -> str:
     return parameter.path.rpartition(".")[0]
-
-
-def _is_in(parameter: _Parameter, module: str) -> bool:
-    return parameter.path.startswith(f"{module}.")

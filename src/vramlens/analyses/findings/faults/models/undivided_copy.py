@@ -9,7 +9,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from vramlens.analyses.attribution.parameter_uses import modules_around, outermost_modules
+from vramlens.analyses.attribution.parameter_uses import (
+    is_inside,
+    modules_around,
+    outermost_modules,
+)
 from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.findings.usage import part_of_heap
@@ -50,7 +54,7 @@ def whole_copy(scene: Scene) -> Iterator[Finding]:
     divided, idle, active = _parameters(scene, table)
     by_ending = _by_ending(divided)
     for copy in outermost_modules(map(_module, idle), frozenset(map(_module, active))):
-        parameters = [parameter for parameter in idle if _is_in(parameter.path, copy)]
+        parameters = [parameter for parameter in idle if is_inside(parameter.path, copy)]
         parts = _parts_of_original(parameters, by_ending, divided)
         size_bytes = sum(parameter.bytes for parameter in parameters)
         is_much = size_bytes >= _LEAST_SHARE * scene.advice_heap.requested_bytes
@@ -146,7 +150,7 @@ def _parts_of_original(
         parts = pairs[0][1].parts
         copied_bytes = sum(parameter.bytes for parameter, _ in pairs)
         part_bytes = sum(original.bytes for _, original in pairs)
-        all_bytes = sum(original.bytes for original in divided if _is_in(original.path, outer))
+        all_bytes = sum(original.bytes for original in divided if is_inside(original.path, outer))
         is_all = copied_bytes >= _ALIKE * sum(parameter.bytes for parameter in parameters)
         is_of_all = part_bytes >= _ALIKE * all_bytes
         is_whole = abs(copied_bytes / (parts * part_bytes) - 1) <= _UNEVEN
@@ -158,7 +162,7 @@ def _parts_of_original(
 def _steps_of(scene: Scene, copy: str) -> tuple[int, int]:
     """In how many steps a module ran, and in how many any did; nothing where modules have no marks."""
     modules = scene.view.modules
-    of_copy = [number for number, path in enumerate(modules.paths) if _is_in(path, copy)]
+    of_copy = [number for number, path in enumerate(modules.paths) if is_inside(path, copy)]
     marked = modules.marked & (scene.view.step >= 0)
     ran = marked & np.isin(modules.module, of_copy)
     steps = [np.unique(scene.view.step[rows]) for rows in (ran, marked)]
@@ -167,7 +171,3 @@ def _steps_of(scene: Scene, copy: str) -> tuple[int, int]:
 
 def _module(parameter: _Parameter) -> str:
     return parameter.path.rpartition(".")[0]
-
-
-def _is_in(path: str, module: str) -> bool:
-    return path == module or path.startswith(f"{module}.")

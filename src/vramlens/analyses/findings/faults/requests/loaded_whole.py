@@ -1,4 +1,4 @@
-"""A file whose tensors are all loaded to the GPU, more than the model takes of it."""
+"""A file whose tensors are all loaded to the GPU, by a load in which memory runs out."""
 
 from __future__ import annotations
 
