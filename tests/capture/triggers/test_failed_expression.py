@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from vramlens.capture.triggers.failed_expression import failed_expression, failed_node
-from vramlens.capture.triggers.source_lines import source_of_largest
+from vramlens.capture.triggers.source_lines import source_at_failure
 
 HAS_POSITIONS = sys.version_info >= (3, 11)
 
@@ -114,12 +114,12 @@ def test_the_source_of_the_lines_that_hold_the_most(tmp_path: Path) -> None:
 
     blocks = [block(5, 10), block(1, 8), block(1, 8), block(9, 5), block(2, 99, state="inactive")]
     gone = {"size": 50, "state": "active_allocated", "frames": []}
-    assert source_of_largest({"segments": [{"blocks": [*blocks, gone]}]}) == [
+    assert source_at_failure({"segments": [{"blocks": [*blocks, gone]}]}) == [
         {"file": str(path), "line": 1, "text": "k = repeat( k, 2, )"},
         {"file": str(path), "line": 5, "text": "v = 1 # ok"},
     ]
-    assert source_of_largest({"segments": [{"blocks": [{"state": "active_allocated"}]}]}) == []
-    assert source_of_largest({"segments": [None]}) == []
+    assert source_at_failure({"segments": [{"blocks": [{"state": "active_allocated"}]}]}) == []
+    assert source_at_failure({"segments": [None]}) == []
 
 
 def test_the_source_of_the_lines_that_called_those_and_that_asked_for_derivatives(
@@ -140,9 +140,26 @@ def test_the_source_of_the_lines_that_called_those_and_that_asked_for_derivative
         {"size": 1 << 10, "state": "active_allocated", "frames": [frame(1, f"/x{number}.py")]}
         for number in range(20)
     ]
-    told = source_of_largest({"segments": [{"blocks": [*blocks, *many]}]})
+    told = source_at_failure({"segments": [{"blocks": [*blocks, *many]}]})
     assert [entry["line"] for entry in told] == [1, 3, 2]
     assert told[2]["text"] == "g = grad(y, x, create_graph=True)"
+
+
+def test_the_source_of_the_lines_that_led_to_the_last_request_that_failed(tmp_path: Path) -> None:
+    path = tmp_path / "rank.py"
+    path.write_text("y = hidden @ weight\nlogits = self.score(hidden)[chosen]\nearlier()\n")
+
+    def failed(*lines: int) -> dict[str, Any]:
+        library = {"filename": "/venv/site-packages/torch/x.py", "line": 7, "name": "f"}
+        own = [{"filename": str(path), "line": line, "name": "g"} for line in lines]
+        return {"action": "oom", "frames": [library, *own]}
+
+    events = [failed(3), {"action": "alloc", "frames": []}, failed(1, 2), {"action": "free"}]
+    told = source_at_failure({"segments": [], "device_traces": [[], events]})
+    assert [(entry["line"], entry["text"]) for entry in told] == [
+        (1, "y = hidden @ weight"),
+        (2, "logits = self.score(hidden)[chosen]"),
+    ]
 
 
 def test_the_operation_whose_gradient_is_being_computed() -> None:

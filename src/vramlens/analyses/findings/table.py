@@ -32,6 +32,7 @@ from vramlens.analyses.findings.faults.kept.kept_in_store import kept_in_store
 from vramlens.analyses.findings.faults.kept.kept_on_ctx import kept_on_ctx
 from vramlens.analyses.findings.faults.kept.linked_objects import linked_objects
 from vramlens.analyses.findings.faults.kept.listed_batches import listed_batches
+from vramlens.analyses.findings.faults.kept.repeated_heads import repeated_heads
 from vramlens.analyses.findings.faults.kept.retry_in_except import retry_in_except
 from vramlens.analyses.findings.faults.kept.unused_cache import unused_cache
 from vramlens.analyses.findings.faults.larger_inputs import larger_inputs
@@ -49,6 +50,7 @@ from vramlens.analyses.findings.faults.optimizer_list import optimizer_list
 from vramlens.analyses.findings.faults.padded_columns import padded_columns
 from vramlens.analyses.findings.faults.requests.broadcast_rows import broadcast_rows
 from vramlens.analyses.findings.faults.requests.concatenated_copy import concatenated_copy
+from vramlens.analyses.findings.faults.requests.converted_whole import converted_whole
 from vramlens.analyses.findings.faults.requests.costly_expression import costly_expression
 from vramlens.analyses.findings.faults.requests.dense_embedding_gradient import (
     dense_embedding_gradient,
@@ -56,6 +58,7 @@ from vramlens.analyses.findings.faults.requests.dense_embedding_gradient import 
 from vramlens.analyses.findings.faults.requests.joint_covariance import joint_covariance
 from vramlens.analyses.findings.faults.requests.large_request import request_too_large
 from vramlens.analyses.findings.faults.requests.loaded_whole import loaded_whole
+from vramlens.analyses.findings.faults.requests.picked_after import picked_after
 from vramlens.analyses.findings.faults.requests.rebuilt_collection import rebuilt_collection
 from vramlens.analyses.findings.faults.uneven_rows import uneven_rows
 from vramlens.analyses.findings.faults.unlabeled_positions import unlabeled_positions
@@ -76,11 +79,11 @@ from vramlens.analyses.findings.usage import activations, optimizer_state
 from vramlens.analyses.scene import Scene
 
 FROM_RECORDING: tuple[FindingRow[Scene], ...] = (
-    FindingRow(id="fragmented_request", find=fragmented_request, importance=3, at_any_size=True),
+    FindingRow(id="fragmented_request", find=fragmented_request, importance=5, at_any_size=True),
     FindingRow(
         id="process_limit",
         find=process_limit,
-        importance=5,
+        importance=7,
         at_any_size=True,
     ),
     FindingRow(
@@ -88,7 +91,7 @@ FROM_RECORDING: tuple[FindingRow[Scene], ...] = (
         find=expandable_segments,
         at_any_size=True,
     ),
-    FindingRow(id="allocator_retry", find=allocator_retry, importance=2, at_any_size=True),
+    FindingRow(id="allocator_retry", find=allocator_retry, importance=4, at_any_size=True),
     FindingRow(
         id="broadcast_rows",
         find=broadcast_rows,
@@ -98,16 +101,32 @@ FROM_RECORDING: tuple[FindingRow[Scene], ...] = (
         takes_place_of="request_too_large",
     ),
     FindingRow(
+        id="picked_after",
+        find=picked_after,
+        importance=1,
+        important_from_share=0.5,
+        is_mended_in_code=True,
+        takes_place_of="costly_expression",
+    ),
+    FindingRow(
+        id="converted_whole",
+        find=converted_whole,
+        importance=2,
+        important_from_share=0.5,
+        is_mended_in_code=True,
+        takes_place_of="request_too_large",
+    ),
+    FindingRow(
         id="request_too_large",
         find=request_too_large,
-        importance=1,
+        importance=3,
         at_any_size=True,
         takes_place_of="costly_expression",
     ),
     FindingRow(
         id="leak",
         find=leaks,
-        importance=4,
+        importance=6,
         important_from_share=LEAST_SHARE,
         at_any_size=True,
         grows=True,
@@ -355,6 +374,13 @@ FROM_RECORDING: tuple[FindingRow[Scene], ...] = (
         takes_place_of="kept_in_store",
     ),
     FindingRow(
+        id="repeated_heads",
+        find=repeated_heads,
+        is_mended_in_code=True,
+        saves_at_most=True,
+        takes_place_of="kept_in_store",
+    ),
+    FindingRow(
         id="kept_in_store",
         find=kept_in_store,
         is_mended_in_code=True,
@@ -410,8 +436,8 @@ FROM_RECORDING: tuple[FindingRow[Scene], ...] = (
 """
 
 _ONLY_FROM_TEXT: tuple[FindingRow[Scene], ...] = (
-    FindingRow(id="other_process", importance=6),
-    FindingRow(id="device_full", importance=7),
+    FindingRow(id="other_process", importance=8),
+    FindingRow(id="device_full", importance=9),
 )
 """What only an error's text calls for, and that is more than its bytes."""
 

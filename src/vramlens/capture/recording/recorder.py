@@ -27,7 +27,7 @@ from vramlens.capture.recording.ring_size import default_max_events
 from vramlens.capture.recording.sample_rows import SampleRows
 from vramlens.capture.recording.step_marks import StepCounter
 from vramlens.capture.torch_api import Allocator
-from vramlens.capture.triggers.source_lines import source_of_largest
+from vramlens.capture.triggers.source_lines import source_at_failure
 from vramlens.capture.warn import harmless, say, say_once
 from vramlens.ground.event_history import leave_out_before
 from vramlens.units import counted, format_size
@@ -396,8 +396,8 @@ class Recorder:
 def _with_source(
     failure: Mapping[str, Any] | None, snapshot: Mapping[str, Any]
 ) -> dict[str, Any] | None:
-    """What is known of a failure, with the source of the lines that hold the most."""
-    return None if failure is None else {**failure, "source": source_of_largest(snapshot)}
+    """What is known of a failure, with the source of the lines that hold the most, and of those that asked in vain."""
+    return None if failure is None else {**failure, "source": source_at_failure(snapshot)}
 
 
 def _reason_of(error: Exception) -> str:

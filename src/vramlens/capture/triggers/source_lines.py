@@ -1,4 +1,6 @@
-"""The source text of the program's lines that hold the most memory when a request fails."""
+"""The source text of the program's lines that hold the most memory when a request fails, and of those that
+ask for it.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +9,17 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, islice
 from typing import Any
 
 from vramlens.capture.triggers.ending_line import is_users
 from vramlens.ground.program_errors import own_errors
 
-_MOST_LINES = 8
+_MOST_LINES = 16
 _MOST_DERIVATIVES = 4
+_MOST_FAILING = 12
+_MOST_EVENTS = 1024
+"""After the request that failed: other threads go on."""
 _MOST_PARTS = 6
 """Lines that one statement goes on over."""
 _LONGEST = 300
@@ -32,31 +37,33 @@ class _LinesOfProgram:
         asking: the innermost ones.
         calling: those that called them.
         deriving: those that called ``torch.autograd.grad``.
+        failing: those of the request that failed, the innermost first.
     """
 
     asking: Counter[_Line] = field(default_factory=Counter)
     calling: Counter[_Line] = field(default_factory=Counter)
     deriving: Counter[_Line] = field(default_factory=Counter)
+    failing: list[_Line] = field(default_factory=list)
 
-    def largest(self) -> Iterator[_Line]:
+    def worth_their_text(self) -> Iterator[_Line]:
         """Yields each line that is worth its text once, the largest first."""
         lines = chain(
             self.asking.most_common(_MOST_LINES),
             self.calling.most_common(_MOST_LINES),
             self.deriving.most_common(_MOST_DERIVATIVES),
         )
-        yield from dict.fromkeys(line for line, _ in lines)
+        yield from dict.fromkeys([*(line for line, _ in lines), *self.failing[:_MOST_FAILING]])
 
 
-def source_of_largest(snapshot: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The lines that asked for most of what is alive in a snapshot, then those that called them, and
-    those that asked for a derivative: ``file``, ``line`` and ``text``; those without a file are left
-    out. Never raises.
+def source_at_failure(snapshot: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The lines that asked for most of what is alive in a snapshot, then those that called them, those
+    that asked for a derivative, and those of its last request that failed: ``file``, ``line`` and
+    ``text``; those without a file are left out. Never raises.
     """
     with own_errors():
         entries = (
             {"file": file, "line": line, "text": _text(file, line)}
-            for file, line in _lines_of_program(snapshot).largest()
+            for file, line in _lines_of_program(snapshot).worth_their_text()
         )
         return [entry for entry in entries if entry["text"]]
     return []
@@ -68,7 +75,19 @@ def _lines_of_program(snapshot: Mapping[str, Any]) -> _LinesOfProgram:
     own_files: dict[str, bool] = {}
     for frames, size_bytes in _bytes_by_stack(snapshot):
         _add(lines, frames, size_bytes, own_files)
+    for frame in _frames_of_failure(snapshot):
+        if is_users(frame["filename"]):
+            lines.failing.append((frame["filename"], frame["line"]))
     return lines
+
+
+def _frames_of_failure(snapshot: Mapping[str, Any]) -> Sequence[Any]:
+    """The stack of the last request that failed; none where no event is one."""
+    for events in snapshot.get("device_traces", ()):
+        for event in islice(reversed(events), _MOST_EVENTS):
+            if event["action"] == "oom":
+                return event["frames"]  # type: ignore[no-any-return]
+    return ()
 
 
 def _bytes_by_stack(snapshot: Mapping[str, Any]) -> Iterable[tuple[Sequence[Any], int]]:

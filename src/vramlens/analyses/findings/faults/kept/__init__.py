@@ -11,6 +11,7 @@ kept_in_store: a list, dict or cache that keeps something of each turn.
 kept_on_ctx: attributes of a Function's ctx, after its backward pass.
 linked_objects: nodes of trees and chains that lead to each other.
 listed_batches: a list of all that a generator makes.
+repeated_heads: a cache of keys and values that were repeated for all heads.
 retry_in_except: tries that failed, while the error is handled.
 unused_cache: keys and values for text that nobody generates.
 """

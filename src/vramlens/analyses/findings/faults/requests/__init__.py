@@ -2,11 +2,13 @@
 
 broadcast_rows: all pairs of a column and a vector that were meant row by row.
 concatenated_copy: all gradients or parameters in one tensor.
+converted_whole: the wide form of a tensor that is kept in a narrow type.
 costly_expression: a call that makes more than is often needed.
 dense_embedding_gradient: gradients as large as an embedding's table.
 expression_uses: such calls, and what to do instead.
 joint_covariance: the covariance of all points that a Gaussian process is asked about.
 large_request: a request that no limit would have held.
 loaded_whole: a file that is loaded to the GPU as a whole.
+picked_after: all rows of a call, of whose result some are used.
 rebuilt_collection: the new entries of a list, beside all the old ones.
 """

@@ -1,0 +1,98 @@
+"""A cache of keys and values that are repeated for all heads before it takes them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import numpy as np
+
+from vramlens.analyses.extent import Extent
+from vramlens.analyses.finding import Finding
+from vramlens.analyses.findings.usage import part_of_heap
+from vramlens.analyses.scene import Scene, after_failure
+from vramlens.ground.place import Place
+from vramlens.ground.verdict import Verdict
+from vramlens.units import format_size
+
+_KEYS_OR_VALUES = re.compile(
+    r"(?:^|[._\[\"'])(?:[kv]|keys?|values?)(?![a-z])|cache|kv", re.IGNORECASE
+)
+_REPEATS = re.compile(
+    r"\brepeat_interleave\(|\.repeat\(|\brepeat_kv\(|\.expand\(.*\.(?:reshape|contiguous)\("
+)
+_QUERY = re.compile(r"\.(?:q|wq|q_proj|query|to_q)\.weight$")
+_KEY = re.compile(r"\.(?:k|wk|k_proj|key|to_k)\.weight$")
+_LEAST_SHARE = 0.25
+_FEWEST = 4
+"""Tensors of a cache: keys and values of two layers."""
+_MOST_LINES = 16
+"""Between a repeat and the call of the cache, in one function."""
+
+
+@after_failure
+def repeated_heads(scene: Scene) -> Iterator[Finding]:
+    """What such a cache keeps when memory runs out."""
+    names, view = scene.view.names, scene.view
+    cached = [row for row in scene.program_rows.tolist() if _KEYS_OR_VALUES.search(names.name(row))]
+    repeats = _repeating_lines(scene)
+    kept = np.array([row for row in cached if _is_filled_after(scene, row, repeats)], np.int64)
+    size_bytes = int(scene.device.allocations.requested_bytes[kept].sum())
+    heap = scene.advice_heap
+    if len(kept) < _FEWEST or size_bytes < _LEAST_SHARE * heap.requested_bytes:
+        return
+    heads = _heads_for_each(scene)
+    evidence = ["what repeats them stands before the call of the cache, in the same function"]
+    saved = ""
+    if heads > 1:
+        evidence.append(f"the weights make one head of keys for {heads} heads of queries")
+        saved = f" (up to {format_size(size_bytes - size_bytes // heads)} less)"
+    yield Finding(
+        id="repeated_heads",
+        verdict=Verdict.LIKELY,
+        title=f"{part_of_heap(size_bytes, heap)} are keys and values in a cache, repeated for all heads before it"
+        " takes them",
+        bytes=size_bytes,
+        place=view.place_of_block(int(kept[-1])),
+        evidence=tuple(evidence),
+        fix="cache them as the layer makes them, and repeat what leaves the cache;"
+        f" F.scaled_dot_product_attention does it itself with enable_gqa=True{saved}",
+        extent=Extent(scene.advice_event, kept),
+    )
+
+
+def _repeating_lines(scene: Scene) -> list[Place]:
+    """The lines that made something in use by repeating it."""
+    places = (line.place for line in scene.advice_heap.by_line)
+    return [place for place in places if _REPEATS.search(scene.source_of(place))]
+
+
+def _is_filled_after(scene: Scene, row: int, repeats: list[Place]) -> bool:
+    """Whether a function that repeats keys or values then made an entry, or called what made it."""
+    frames = scene.trace.stacks.of(int(scene.device.allocations.stack[row]))
+    return any(
+        (frame.file, frame.function) == (place.file, place.function)
+        and 0 < frame.line - place.line <= _MOST_LINES
+        for frame in frames
+        for place in repeats
+    )
+
+
+def _heads_for_each(scene: Scene) -> int:
+    """Heads of queries for each of keys, by the weights that make them; 1 where these do not tell."""
+    names, sizes = scene.view.names, scene.device.allocations.requested_bytes
+    queries, keys = (
+        {
+            names.name(row): int(sizes[row])
+            for row in scene.advice_rows.tolist()
+            if ending.search(names.name(row))
+        }
+        for ending in (_QUERY, _KEY)
+    )
+    ratios = {
+        queries[query] // keys[key]
+        for query in queries
+        for key in keys
+        if _QUERY.sub("", query) == _KEY.sub("", key)
+    }
+    return ratios.pop() if len(ratios) == 1 else 1
