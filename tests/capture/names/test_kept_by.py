@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import gc
+from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -12,6 +14,7 @@ torch = pytest.importorskip("torch")
 
 from vramlens.capture.names import holder_names  # noqa: E402
 from vramlens.capture.names import tensor_names as names  # noqa: E402
+from vramlens.capture.names.live_heap import LiveHeap  # noqa: E402
 from vramlens.capture.names.tensor_names import NamedTensor, named_tensors  # noqa: E402
 
 nn = torch.nn
@@ -107,3 +110,83 @@ def test_a_module_that_was_to_be_frozen_and_is_not() -> None:
     model[1].requires_grad = False
     told = [named(part.head.weight).unfrozen for part in model]
     assert told == ["model.0", "", ""]
+
+
+# Each is read once, however many lead to it
+
+
+class Reads:
+    """How often a function or method is asked about each object: its last argument.
+
+    Attributes:
+        times: by id; nothing here keeps the objects, which would say who holds them.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> None:
+        self.times: Counter[int] = Counter()
+        answer = getattr(owner, name)
+
+        def counted(*arguments: Any) -> Any:
+            self.times[id(arguments[-1])] += 1
+            return answer(*arguments)
+
+        monkeypatch.setattr(owner, name, counted)
+
+
+class Visit:
+    """Knows the visit before it, and when it was looked at."""
+
+    def __init__(self, before: Visit | None) -> None:
+        self.before, self.moments = before, [0, 1]
+        self.state = torch.zeros(*LARGE)
+
+
+def visits(count: int) -> Visit:
+    """The last of a chain."""
+    last = Visit(None)
+    for _ in range(count - 1):
+        last = Visit(last)
+    return last
+
+
+def chain_of(visit: Visit | None) -> Iterator[Visit]:
+    while visit is not None:
+        yield visit
+        visit = visit.before
+
+
+def test_the_links_of_a_class_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not once for each tensor that such an object keeps."""
+    last, reads = visits(40), Reads(monkeypatch, LiveHeap, "attributes")
+    assert named(last.state).kept_by == ".before"
+    times = [reads.times[id(visit)] for visit in chain_of(last)]
+    assert 0 < max(times) < len(times)
+
+
+def test_lists_beside_links_are_not_read_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their first elements say whether such objects are in them."""
+    last, reads = visits(4), Reads(monkeypatch, LiveHeap, "edges")
+    assert named(last.state).kept_by == ".before"
+    assert not any(reads.times[id(visit.moments)] for visit in chain_of(last))
+
+
+def test_a_cache_is_named_once_for_a_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many of its calls had that as an argument."""
+    model, reads = Net(), Reads(monkeypatch, holder_names, "name_of_cache")
+    for length in range(50):
+        model.bias(length)
+    assert named(model.head.weight).kept_by == "unlimited lru_cache of Net.bias()"
+    assert reads.times[id(Net.bias)] == 1
+    Net.bias.cache_clear()
+
+
+def test_what_is_inside_of_many_modules_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The outermost of those that were to be frozen is told."""
+    innermost = model = nn.Linear(8, 8)
+    for _ in range(20):
+        model.requires_grad = False
+        model = nn.Sequential(model, nn.Linear(8, 8))
+    model.requires_grad = False
+    reads = Reads(monkeypatch, LiveHeap, "storages")
+    assert named(innermost.weight).unfrozen == "model"
+    assert reads.times[id(innermost.weight)] == reads.times[id(model[1].weight)] > 0

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from support.installed import PYTHON_PATH
+from vramlens.capture.recording.session import RecordingPlan, Session
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.skipif(
@@ -57,3 +58,34 @@ def test_it_leaves_the_report_and_ends_as_it_would_have(
     assert process.returncode == code
     assert errors.count("LEAK proven: 250.00 KiB per step") == 1
     assert "kept, a list" in errors
+
+
+class Findings:
+    """What was found so far, and how often it was told."""
+
+    def __init__(self) -> None:
+        self.told = 0
+
+    def tell(self) -> None:
+        self.told += 1
+
+    tell_after_step = tell
+
+    def owners(self, kind: str) -> None:
+        """Of no storage: there is no GPU."""
+
+
+@pytest.mark.parametrize("is_signal_first", [True, False])
+def test_a_signal_and_the_exit_that_meet_tell_it_once(*, is_signal_first: bool) -> None:
+    """A program may come to its end while the recording of a signal is being written."""
+    leaks = Findings()
+    plan = RecordingPlan(at_exit=True, leaks=True)
+    session = Session(plan, verdict=None, command=None, leaks=leaks)  # type: ignore[arg-type]
+    if is_signal_first:
+        session._terminated("SIGTERM", None)
+        session._at_exit()
+    else:
+        session._at_exit()
+        session._terminated("SIGTERM", None)
+    session._end_at_signal()
+    assert leaks.told == 1

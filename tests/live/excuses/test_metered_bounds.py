@@ -71,6 +71,21 @@ class Cache:
             self.entries[self.ahead.pop()] = value
             self.begun += 1
 """
+POOL = """
+class Cache:
+    def __init__(self, limit):
+        self.limit, self.made = limit, 0
+        self.entries, self.filling = {}, self.fill()
+
+    def fill(self):
+        while self.made < self.limit:
+            self.entries[self.made] = torch.zeros(4096)
+            self.made += 1
+            yield
+
+    def put(self, key, value):
+        next(self.filling)
+"""
 STEPS = 20
 
 
@@ -138,6 +153,13 @@ def test_a_loop_s_own_counter_is_no_limit(leaks_of: Callable[..., tuple[Any, ...
     counted = f"{LOOP}\n    def take(self):\n        self.begun -= 1\n"
     (leak,) = leaks_of(counted, STEPS + 1)
     assert "self.begun < self.limit and self.ahead holds" in leak.reason
+
+
+def test_a_pool_that_one_loop_fills_has_a_limit(leaks_of: Callable[..., tuple[Any, ...]]) -> None:
+    """The loop has no other condition, with which it would go on later."""
+    (leak,) = leaks_of(POOL, STEPS + 1)
+    assert leak.verdict == "not a problem"
+    assert "it grows only as long as self.made < self.limit holds" in leak.reason
 
 
 def test_a_limit_that_is_far_away(leaks_of: Callable[..., tuple[Any, ...]]) -> None:

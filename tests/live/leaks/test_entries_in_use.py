@@ -52,6 +52,18 @@ for step in range(40):
         key_table[session].add_(1)
     watch.step()
 """
+FILLED_WITH_WHAT_A_CALL_MAKES = """
+def row_of(key):
+    row = key_table.get(key)
+    if row is None:
+        row = torch.randn(64, 64)
+        key_table[key] = torch.relu(row)
+    return row
+
+for step in range(40):
+    row_of(step)
+    watch.step()
+"""
 READ_ONLY = """
 for step in range(40):
     for layer in range(4):
@@ -88,3 +100,10 @@ def test_entries_that_are_all_written_to(program: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("program", [SESSIONS, READ_ONLY, NEVER_LOOKED_UP])
 def test_entries_that_are_forgotten_or_never_looked_up(program: str, tmp_path: Path) -> None:
     assert _leak_of(tmp_path, program).verdict == Verdict.PROVEN
+
+
+def test_a_table_that_is_looked_up_and_filled_is_a_cache(tmp_path: Path) -> None:
+    """The variable had nothing of the table where it is filled: what is stored is no sum."""
+    leak = _leak_of(tmp_path, FILLED_WITH_WHAT_A_CALL_MAKES)
+    assert leak.kind == "cache"
+    assert "a limit on its keys" in (leak.fix or "")

@@ -73,6 +73,21 @@ def test_all_pairs_that_were_made_before(tmp_path: Path, text: str, *, is_told: 
         assert finding.place.line == 9
 
 
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_matrix_that_is_centered_is_no_broadcast(tmp_path: Path, *, is_there: bool) -> None:
+    """It is as large as the matrix that it was made of, which is in use."""
+    run = MadeRun(FRAMES)
+    for shape in ("float32[2048, 1]", "float32[2048]"):
+        run.asks("state", ROWS * 4 / (1 << 20), name=f"{shape} tensor")
+    older = run.asks("state", 16, name="float32[2048, 2048] tensor")
+    if not is_there:
+        run.frees(older)
+    run.asks("all", 16, name="float32[2048, 2048] tensor")
+    source = {(USER, 9): "centered = kernel - means"}
+    answer = run.fails("all", 16, tmp_path, node="PowBackward0", source=source)
+    assert (finding_of(answer, "broadcast_rows") is None) == is_there
+
+
 @pytest.mark.parametrize(
     ("text", "is_told"),
     [

@@ -22,6 +22,11 @@ FRAMES: dict[str, tuple[Frame, ...]] = {
         (f"{TORCH}/nn/modules/module.py", 1700, "_call_impl"),
         (USER, 60, "validation_step"),
     ),
+    "train": (
+        (USER, 50, "forward"),
+        (f"{TORCH}/nn/modules/module.py", 1700, "_call_impl"),
+        (USER, 59, "main"),
+    ),
     "backward": ((f"{TORCH}/_tensor.py", 600, "backward"), (USER, 61, "main")),
 }
 
@@ -83,6 +88,7 @@ def test_one_function_that_collects_may_be_meant(tmp_path: Path) -> None:
     ("batches", "mark", "passes", "verdict"),
     [
         (5, "model [no grad]", 4, "likely"),
+        (5, "model [no grad]", 2, "likely"),
         (5, "model [no grad]", 1, "possible"),  # rollouts of a replay buffer
         (2, "model [no grad]", 4, "possible"),
         (5, "model", 4, "possible"),
@@ -102,3 +108,23 @@ def test_results_of_evaluations_that_ended(
     assert finding is not None
     assert finding.verdict == verdict
     assert ("model.validation_step_outputs.clear()" in (finding.fix or "")) == (verdict == "likely")
+
+
+@pytest.mark.parametrize(("passes", "verdict"), [(3, "possible"), (4, "likely")])
+def test_results_that_evaluations_computed_outside_of_a_model(
+    tmp_path: Path, passes: int, verdict: str
+) -> None:
+    """As a rollout's returns are, which the few passes of an update follow."""
+    run = MadeRun(FRAMES)
+    run.asks("data", 30)
+    for number in range(15):
+        for _ in range(passes * (number % 5 == 0)):
+            activation = run.asks("train", 5, module="model")
+            gradient = run.asks("backward", 2)
+            run.frees(activation, gradient)
+            run.frees(run.asks("work", 1))
+        run.asks("layer", 20, name=f"Rollout.returns[{number}]")
+    finding = finding_of(run.fails("layer", 20, tmp_path), "kept_in_store")
+    assert finding is not None
+    assert finding.verdict == verdict
+    assert ("Rollout.returns.clear()" in (finding.fix or "")) == (verdict == "likely")

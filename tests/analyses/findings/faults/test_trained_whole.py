@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from support.made_failures import TORCH, Frame, MadeRun, finding_of
+from vramlens.units import MIB
 
 USER = "/home/user/tune.py"
 FRAMES: dict[str, tuple[Frame, ...]] = {
@@ -35,6 +36,33 @@ def test_an_attribute_of_the_module_freezes_nothing(
         assert finding.title.startswith("model.encoder.requires_grad = False freezes nothing")
         assert "4 parameters" in finding.title
         assert "model.encoder.requires_grad_(False)" in (finding.fix or "")
+
+
+def test_an_attribute_of_the_whole_model_is_its_own(tmp_path: Path) -> None:
+    """A class may have one for a purpose of its own: nobody freezes all that there is."""
+    run = MadeRun(FRAMES)
+    for layer in range(4):
+        name = f"model.{layer}.weight"
+        run.asks("weights", 20, name=name, kind="parameter", use="stepped", unfrozen="model")
+        run.asks("layer", 100, module=f"model.{layer}")
+    assert finding_of(run.fails("layer", 100, tmp_path), "frozen_in_name") is None
+
+
+def test_several_modules_that_were_to_be_frozen_are_one_finding(tmp_path: Path) -> None:
+    """Each is too small by itself; a module whose name begins alike is none of them."""
+    run = MadeRun(FRAMES)
+    for part in ("audio", "text", "video"):
+        name, module = f"model.{part}.weight", f"model.{part}"
+        run.asks("weights", 2, name=name, kind="parameter", use="stepped", unfrozen=module)
+        run.asks("layer", 40, module=module)
+    run.asks("weights", 500, name="model.text_head.weight", kind="parameter", use="stepped")
+    run.asks("layer", 40, module="model.text_head")
+    finding = finding_of(run.fails("layer", 100, tmp_path), "frozen_in_name")
+    assert finding is not None
+    assert finding.bytes == 3 * 40 * MIB
+    assert finding.title.startswith("model.audio.requires_grad = False (and of 2 other modules)")
+    assert "3 parameters" in finding.title
+    assert "model.audio.requires_grad_(False) (and of 2 other modules)" in (finding.fix or "")
 
 
 @pytest.mark.parametrize(("size", "is_told"), [(500, True), (20, False)])
