@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, wraps
@@ -30,6 +31,9 @@ from vramlens.errors import UsageError
 from vramlens.ground.place import Place
 from vramlens.read.oom.oom_text import OomMessage
 from vramlens.trace import DeviceTrace, FailureMeta, OutOfMemory, Trace
+
+_MOVE = re.compile(r"\.(?:cuda\(|to\((?!\s*(?:torch\.(?:b?float|half|double)|dtype)))")
+"""A call that moves tensors; with a type it only converts them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,6 +176,10 @@ class Scene:
         """
         failure = self.ending_failure
         return "" if failure is None else failure.source.get((place.file, place.line), "")
+
+    def moves_data(self, place: Place | None) -> bool:
+        """Whether one of those lines moves tensors to the GPU, by its text."""
+        return place is not None and _MOVE.search(self.source_of(place)) is not None
 
     # The memory at a moment
 

@@ -60,6 +60,8 @@ class TensorNames:
             such tensors lead to each other; "" where nobody knows.
         unfrozen: of parameters that require gradients, the module around each that has ``requires_grad =
             False`` as an attribute, which freezes nothing; "" of others.
+        shape: of tensors that are none of a model's or an optimizer's, type and sizes, such as
+            ``float32[4096, 1]``; "" of others.
     """
 
     device: NDArray[np.int32]
@@ -73,6 +75,7 @@ class TensorNames:
     parts: tuple[int, ...] = ()
     kept_by: tuple[str, ...] = ()
     unfrozen: tuple[str, ...] = ()
+    shape: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.name)

@@ -408,6 +408,20 @@ def test_a_slice_says_that_it_pins_more() -> None:
     assert found.name == "list[0] (slice float32[3, 100])"
 
 
+def test_tensors_of_the_program_have_their_shapes() -> None:
+    class Scorer:
+        pass
+
+    scorer, column = Scorer(), torch.zeros(20_000, 1)
+    scorer.pred, scorer.rest = column, torch.zeros(1000, 100)[:3].detach()
+    scorer.layer = nn.Linear(200, 200)
+    gc.collect()
+    shapes = {tensor.name: tensor.shape for tensor in look().values()}
+    assert shapes["Scorer.pred"] == "float32[20000, 1]"
+    assert shapes["Scorer.rest (slice float32[3, 100])"] == ""  # most of it is not shown
+    assert shapes["model.weight"] == ""
+
+
 def test_small_others_are_left_out_and_devices_kept_apart() -> None:
     small = torch.zeros(10)
     assert not name_of(small)

@@ -102,6 +102,7 @@ def categories_of(
         judge.kept_without_a_graph()
     else:
         judge.stored_data(modules)
+        judge.kept_without_a_model(training, modules)
         judge.gradients()
     judge.optimizer_state()
     judge.parameters()
@@ -193,6 +194,16 @@ class _Judge:
         is_graph = is_computed & (modules.eval_with_grad | (self.phases.phase == Phase.FORWARD))
         is_stored = lasts & ~is_graph & (self.category == Category.ACTIVATIONS)
         self._settle(is_stored, Category.OTHER, Certainty.LIKELY)
+
+    def kept_without_a_model(self, training: Training, modules: Modules) -> None:
+        """What a list or dict of the program keeps where no model runs and no backward pass was seen, as in a
+        simulation, is the program's own.
+        """
+        if training == Training.SEEN or modules.marked.any() or self.names.table is None:
+            return
+        rows = np.flatnonzero(self.names.of_program & (self.category == Category.ACTIVATIONS))
+        is_entry = ["[" in self.names.name(row) for row in rows.tolist()]
+        self._settle(rows[np.array(is_entry, np.bool_)], Category.OTHER, Certainty.LIKELY)
 
     def gradients(self) -> None:
         """What a backward pass asks for and leaves behind, of a size that parameters have."""

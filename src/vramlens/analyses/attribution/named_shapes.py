@@ -1,4 +1,4 @@
-"""Types and shapes of tensors, where their names tell them."""
+"""Types and shapes of tensors, where the recording or their names tell them."""
 
 from __future__ import annotations
 
@@ -64,6 +64,6 @@ def shape_in(name: str) -> Shape | None:
 
 
 def shapes_of(names: Names, rows: Iterable[int]) -> dict[int, Shape]:
-    """The shapes of allocations, by row, of those whose names tell them."""
-    by_row = ((row, shape_in(names.name(row))) for row in rows)
+    """The shapes of allocations, by row, of those that the recording or their names tell."""
+    by_row = ((row, shape_in(names.shape(row) or names.name(row))) for row in rows)
     return {row: shape for row, shape in by_row if shape is not None}

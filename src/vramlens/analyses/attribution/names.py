@@ -106,6 +106,10 @@ class Names:
         """The module that was to freeze a parameter and does not (``TensorNames.unfrozen``); "" of others."""
         return "" if self.table is None else self._text_of(self.table.unfrozen, allocation)
 
+    def shape(self, allocation: int) -> str:
+        """Type and sizes of a tensor (``TensorNames.shape``); "" where only its name may tell them."""
+        return "" if self.table is None else self._text_of(self.table.shape, allocation)
+
     def _text_of(self, column: Sequence[str], allocation: int) -> str:
         """What a column of the table says of an allocation; "" where it has no name, or the table no such column."""
         row = int(self.row[allocation])

@@ -33,6 +33,7 @@ from vramlens.analyses.findings.faults.kept.kept_on_ctx import kept_on_ctx
 from vramlens.analyses.findings.faults.kept.linked_objects import linked_objects
 from vramlens.analyses.findings.faults.kept.listed_batches import listed_batches
 from vramlens.analyses.findings.faults.kept.repeated_heads import repeated_heads
+from vramlens.analyses.findings.faults.kept.requested_outputs import requested_outputs
 from vramlens.analyses.findings.faults.kept.retry_in_except import retry_in_except
 from vramlens.analyses.findings.faults.kept.unused_cache import unused_cache
 from vramlens.analyses.findings.faults.larger_inputs import larger_inputs
@@ -42,8 +43,10 @@ from vramlens.analyses.findings.faults.models.earlier_optimizers import earlier_
 from vramlens.analyses.findings.faults.models.finished_models import finished_models
 from vramlens.analyses.findings.faults.models.frozen_in_name import frozen_in_name
 from vramlens.analyses.findings.faults.models.frozen_twins import frozen_twins
+from vramlens.analyses.findings.faults.models.kept_checkpoint import kept_checkpoint
 from vramlens.analyses.findings.faults.models.replaced_states import replaced_states
 from vramlens.analyses.findings.faults.models.saved_modules import saved_modules
+from vramlens.analyses.findings.faults.models.state_dicts import state_dicts
 from vramlens.analyses.findings.faults.models.trained_base import trained_base
 from vramlens.analyses.findings.faults.models.undivided_copy import whole_copy
 from vramlens.analyses.findings.faults.optimizer_list import optimizer_list
@@ -207,7 +210,7 @@ FROM_RECORDING: tuple[FindingRow[Scene], ...] = (
         is_mended_in_code=True,
         saves_at_most=True,
         grows=True,
-        takes_place_of="costly_expression",
+        takes_place_of="kept_in_store",
     ),
     FindingRow(
         id="joint_covariance", find=joint_covariance, is_mended_in_code=True, saves_at_most=True
@@ -369,6 +372,27 @@ FROM_RECORDING: tuple[FindingRow[Scene], ...] = (
     FindingRow(
         id="loaded_whole",
         find=loaded_whole,
+        is_mended_in_code=True,
+        saves_at_most=True,
+        takes_place_of="kept_in_store",
+    ),
+    FindingRow(
+        id="state_dicts",
+        find=state_dicts,
+        is_mended_in_code=True,
+        saves_at_most=True,
+        grows=True,
+        takes_place_of="kept_in_store",
+    ),
+    FindingRow(
+        id="requested_outputs",
+        find=requested_outputs,
+        is_mended_in_code=True,  # those of the layers to come are saved, too
+        takes_place_of="kept_in_store",
+    ),
+    FindingRow(
+        id="kept_checkpoint",
+        find=kept_checkpoint,
         is_mended_in_code=True,
         saves_at_most=True,
         takes_place_of="kept_in_store",

@@ -72,6 +72,8 @@ class NamedTensor:
             others.
         unfrozen: of a parameter that requires gradients, the module around it that was given
             ``requires_grad = False``, an attribute that freezes nothing; "" of others.
+        shape: of a tensor that is none of a model's or an optimizer's, type and sizes of what the program
+            sees of it, such as ``float32[4096, 1]``; "" of others.
     """
 
     device: int
@@ -84,6 +86,7 @@ class NamedTensor:
     parts: int | None = None
     kept_by: str = ""
     unfrozen: str = ""
+    shape: str = ""
 
 
 def named_tensors(
@@ -135,6 +138,7 @@ class _NamesOfTensors:
         self._parts: dict[tuple[int, int], int] = {}
         self._kept_by: dict[tuple[int, int], str] = {}
         self._unfrozen: dict[tuple[int, int], str] = {}
+        self._shapes: dict[tuple[int, int], str] = {}
         self._modules = ModuleNames(heap)
         self._variables = script_variables()
         self._optimizers: list[tuple[Any, dict[str, Any]]] = []
@@ -166,6 +170,7 @@ class _NamesOfTensors:
             self._note_parts,
             self._note_caches,
             self._note_unfrozen,
+            self._note_shapes,
         )
         for part in parts:
             with own_errors():  # what is odd in one part costs the others nothing
@@ -182,6 +187,7 @@ class _NamesOfTensors:
                 parts=self._parts.get((device, address)) if storage.kind == "parameter" else None,
                 kept_by=self._kept_by.get((device, address), ""),
                 unfrozen=self._unfrozen.get((device, address), ""),
+                shape=self._shapes.get((device, address), ""),
             )
             for (device, address), storage in self._claims.names.items()
         ]
@@ -324,6 +330,22 @@ class _NamesOfTensors:
         for place, parameter, path in self._parameters_below(paths):
             if self._heap.requires_gradients(parameter):
                 self._unfrozen.setdefault(place, path)
+
+    def _note_shapes(self) -> None:
+        """Notes the shapes of the program's own tensors: of several views of a storage, the largest one's that
+        shows at least half of it.
+        """
+        shown_bytes: dict[tuple[int, int], int] = {}
+        for tensor in self._heap.live.get("tensor", ()):
+            storage = self._heap.storage(tensor)
+            place = (storage.device, storage.address) if storage is not None else None
+            claim = self._claims.names.get(place) if place is not None else None
+            if place is None or claim is None or claim.kind != "tensor":
+                continue
+            size_bytes = self._heap.view_bytes(tensor)
+            if size_bytes > max(shown_bytes.get(place, 0), claim.size_bytes // 2):
+                shown_bytes[place] = size_bytes
+                self._shapes[place] = self._heap.shape(tensor)
 
     def _parameters_below(
         self, paths: Collection[str]

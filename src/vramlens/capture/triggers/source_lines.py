@@ -17,7 +17,8 @@ from vramlens.ground.program_errors import own_errors
 
 _MOST_LINES = 16
 _MOST_DERIVATIVES = 4
-_MOST_FAILING = 12
+_MOST_FAILING, _FOLLOWING = 12, 3
+"""Lines that led to the failed request, and lines after each: what becomes of the result."""
 _MOST_EVENTS = 1024
 """After the request that failed: other threads go on."""
 _MOST_PARTS = 6
@@ -52,13 +53,18 @@ class _LinesOfProgram:
             self.calling.most_common(_MOST_LINES),
             self.deriving.most_common(_MOST_DERIVATIVES),
         )
-        yield from dict.fromkeys([*(line for line, _ in lines), *self.failing[:_MOST_FAILING]])
+        following = (
+            (file, line + number)
+            for file, line in self.failing[:_MOST_FAILING]
+            for number in range(1 + _FOLLOWING)
+        )
+        yield from dict.fromkeys([*(line for line, _ in lines), *following])
 
 
 def source_at_failure(snapshot: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The lines that asked for most of what is alive in a snapshot, then those that called them, those
-    that asked for a derivative, and those of its last request that failed: ``file``, ``line`` and
-    ``text``; those without a file are left out. Never raises.
+    """The lines that asked for most of what is alive in a snapshot, then those that called them, those that
+    asked for a derivative, and those that led to its last failed request, with some after each: ``file``,
+    ``line`` and ``text``; those without a file are left out. Never raises.
     """
     with own_errors():
         entries = (

@@ -50,7 +50,7 @@ _CLASSES = frozenset(
 
 def names_of(part: dict[str, Any], _missing: list[str]) -> TensorNames:
     """The named storages; rows without an address, a size or a name are passed over."""
-    rows: list[tuple[int, int, int, int, int, int, str, str, int, str, str]] = []
+    rows: list[tuple[int, int, int, int, int, int, str, str, int, str, str, str]] = []
     for tensor in as_list(part.get("tensors")):
         entry = as_dict(tensor)
         location = as_location(entry.get("device"), entry.get("address"), entry.get("bytes"))
@@ -63,8 +63,8 @@ def names_of(part: dict[str, Any], _missing: list[str]) -> TensorNames:
         moment = AT_THE_END if time_us is None else time_us
         parts = as_number(entry.get("parts"), _MOST_PARTS) or 0
         dtype, kept_by = text_of(entry.get("dtype")), text_of(entry.get("kept_by"), _LONGEST_LINK)
-        unfrozen = text_of(entry.get("unfrozen"))
-        rows.append((*location, kind, use, moment, name, dtype, parts, kept_by, unfrozen))
+        unfrozen, shape = text_of(entry.get("unfrozen")), text_of(entry.get("shape"), _LONGEST_LINK)
+        rows.append((*location, kind, use, moment, name, dtype, parts, kept_by, unfrozen, shape))
     return TensorNames(
         device=column_of(rows, 0, np.int32),
         address=column_of(rows, 1, np.uint64),
@@ -77,6 +77,7 @@ def names_of(part: dict[str, Any], _missing: list[str]) -> TensorNames:
         parts=tuple(row[8] for row in rows),
         kept_by=tuple(row[9] for row in rows),
         unfrozen=tuple(row[10] for row in rows),
+        shape=tuple(row[11] for row in rows),
     )
 
 

@@ -50,6 +50,26 @@ def test_all_pairs_of_a_column_and_a_vector(
 
 
 @pytest.mark.parametrize(
+    ("expression", "shapes", "is_told"),
+    [
+        ("pred - self.target", ("float32[2048, 1]", "float32[2048]"), True),
+        ("pred - self.target", ("float32[2048]", "float32[2048]"), False),
+        ("pred - self.target", ("", ""), True),  # by their bytes
+        ("pred - self.target", ("",), False),
+        ("pred - self.target.T", ("", ""), False),
+    ],
+)
+def test_columns_that_the_program_keeps_by_a_name_of_their_own(
+    tmp_path: Path, expression: str, shapes: tuple[str, ...], *, is_told: bool
+) -> None:
+    run = MadeRun(FRAMES)
+    for number, shape in enumerate(shapes):
+        run.asks("state", ROWS * 4 / (1 << 20), name=f"Scorer.column{number}", shape=shape)
+    answer = run.fails("all", 16, tmp_path, expression=expression)
+    assert (finding_of(answer, "broadcast_rows") is not None) == is_told
+
+
+@pytest.mark.parametrize(
     ("text", "is_told"),
     [
         ("return torch.sqrt(((pred - target) ** 2).mean() + 1e-8)", True),

@@ -62,6 +62,41 @@ def test_rows_that_are_picked_after_a_call(
         assert f"x[{index}] instead of x" in (finding.fix or "")
 
 
+@pytest.mark.parametrize(
+    ("lines", "index"),
+    [
+        (("scores = feats @ self.items.weight.T", "return scores[:, -1]"), ":, -1"),
+        (("logits = self.head(hidden)", "logits = logits[chosen]"), "chosen"),
+        (("scores = feats @ w.T", "loss = scores.mean()", "return scores[:, -1]"), None),
+        (("scores = feats @ w.T", "return scores[:, 1]"), None),
+        (("scores = conv(feats)", "return scores[:, -1]"), None),
+    ],
+)
+def test_rows_that_the_next_lines_pick(
+    tmp_path: Path, lines: tuple[str, ...], index: str | None
+) -> None:
+    run = MadeRun(FRAMES)
+    run.asks("load", 2, name="float32[256, 32, 64] tensor")
+    source = {(USER, 20 + number): text for number, text in enumerate(lines)}
+    part = "head" if "head" in lines[0] else "score"
+    if part == "head":
+        source = {(USER, 30 + number): text for number, text in enumerate(lines)}
+    answer = run.fails(part, 400, tmp_path, expression=lines[0], source=source)
+    finding = finding_of(answer, "picked_after")
+    assert (finding is not None) == (index is not None)
+    if finding is not None:
+        assert finding == answer.findings[0]
+        assert f"x[{index}] instead of x" in (finding.fix or "")
+
+
+def test_last_columns_are_no_last_positions(tmp_path: Path) -> None:
+    run = MadeRun(FRAMES)
+    run.asks("load", 2, name="float32[8192, 64] tensor")
+    source = {(USER, 20): "scores = feats @ w.T", (USER, 21): "return scores[:, -1]"}
+    answer = run.fails("score", 400, tmp_path, expression="feats @ w.T", source=source)
+    assert finding_of(answer, "picked_after") is None
+
+
 def test_a_request_beside_much_else_is_not_what_memory_ran_out_for(tmp_path: Path) -> None:
     run = MadeRun(FRAMES)
     run.asks("load", 2000, name="hidden")

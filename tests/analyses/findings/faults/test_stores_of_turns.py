@@ -28,6 +28,13 @@ FRAMES: dict[str, tuple[Frame, ...]] = {
         (USER, 59, "main"),
     ),
     "backward": ((f"{TORCH}/_tensor.py", 600, "backward"), (USER, 61, "main")),
+    "hook": (
+        (USER, 70, "keep"),
+        (f"{TORCH}/nn/modules/module.py", 1750, "_call_impl"),
+        (USER, 71, "features"),
+    ),
+    "weights": ((USER, 2, "build"),),
+    "clone": ((USER, 80, "fisher"),),
 }
 
 
@@ -128,3 +135,61 @@ def test_results_that_evaluations_computed_outside_of_a_model(
     assert finding is not None
     assert finding.verdict == verdict
     assert ("Rollout.returns.clear()" in (finding.fix or "")) == (verdict == "likely")
+
+
+@pytest.mark.parametrize(
+    ("part", "objects", "verdict"),
+    [("hook", 6, "likely"), ("hook", 2, "possible"), ("layer", 6, "possible")],
+)
+def test_objects_that_hooks_of_earlier_calls_fill(
+    tmp_path: Path, part: str, objects: int, verdict: str
+) -> None:
+    run = MadeRun(FRAMES)
+    run.asks("weights", 10, name="model.body.weight", kind="parameter")
+    for _ in range(objects):
+        for level in range(4):
+            run.asks(part, 20, name=f"LayerTaps.maps['stages.{level}']")
+    finding = finding_of(run.fails("layer", 50, tmp_path), "kept_in_store")
+    assert finding is not None
+    assert finding.verdict == verdict
+    assert ("handle.remove()" in (finding.fix or "")) == (verdict == "likely")
+
+
+@pytest.mark.parametrize(
+    ("text", "passes", "is_told"),
+    [
+        ("scores[name].append(p.grad.clone())", 6, True),
+        ("scores[name].append(p.grad.clone())", 2, False),
+        ("scores[name].append(p.detach().clone())", 6, False),
+    ],
+)
+def test_gradients_of_every_pass_in_a_list_for_each_parameter(
+    tmp_path: Path, text: str, passes: int, *, is_told: bool
+) -> None:
+    run = MadeRun(FRAMES)
+    for layer in range(4):
+        run.asks("weights", 10, name=f"model.body.{layer}.weight", kind="parameter")
+    for number in range(passes):
+        for layer in range(4):
+            run.asks("clone", 10, name=f"dict['body.{layer}.weight'][{number}]")
+    answer = run.fails("clone", 10, tmp_path, source={(USER, 80): text})
+    finding = finding_of(answer, "kept_in_store")
+    assert finding is not None
+    assert ("its gradient of every backward pass" in "".join(finding.evidence)) == is_told
+
+
+@pytest.mark.parametrize(("others", "count"), [(200, 900), (100, 300)])
+def test_smaller_entries_have_no_name_where_as_many_have_one_as_can(
+    tmp_path: Path, others: int, count: int
+) -> None:
+    """A recording names the 500 largest tensors that are no model's."""
+    run = MadeRun(FRAMES)
+    for number in range(300):
+        run.asks("collect", 2, name=f"Server.caches[tuple][{number}]")
+    for number in range(others):
+        run.asks("work", 2, name=f"float32[{number}, 2] tensor")
+    for _ in range(600):
+        run.asks("collect", 1)
+    finding = finding_of(run.fails("work", 20, tmp_path), "kept_in_store")
+    assert finding is not None
+    assert finding.title.startswith(f"{count} tensors in Server.caches hold")

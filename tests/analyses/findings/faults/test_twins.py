@@ -495,6 +495,29 @@ def test_a_smaller_model_is_no_earlier_try_of_the_same(tmp_path: Path) -> None:
     assert finding_of(run.fails("layer", 60, tmp_path), "finished_models") is None
 
 
+@pytest.mark.parametrize(
+    ("names", "parts", "is_told"),
+    [
+        (("TwoTower", "TwoTower_2"), 4, True),
+        (("TwoTower", "model"), 4, True),
+        (("TwoTower", "Ranker"), 4, False),
+        (("TwoTower", "TwoTower_2"), 3, False),
+    ],
+)
+def test_models_of_trials_have_the_same_parts_in_other_sizes(
+    tmp_path: Path, names: tuple[str, str], parts: int, *, is_told: bool
+) -> None:
+    run = made()
+    for name, size in zip(names, (20, 25), strict=True):
+        for part in range(parts):
+            weight = f"{name}.tower{part}.weight"
+            run.asks("weights", size, name=weight, kind="parameter")
+            run.asks("optimizer", size, name=f"optimizer.m[{weight}]", kind="optimizer_state")
+        run.frees(run.asks("layer", 10, module=f"{name}.tower0"))
+    finding = finding_of(run.fails("layer", 60, tmp_path), "finished_models")
+    assert (finding is not None) == is_told
+
+
 @pytest.mark.parametrize(("is_stepped", "verdict"), [(True, "likely"), (False, "possible")])
 def test_weights_of_trials_and_of_the_tasks_of_one_step(
     tmp_path: Path, is_stepped: bool, verdict: str

@@ -74,6 +74,7 @@ class _Chain:
         unless: on which condition they are needed.
         remedy: what to do, and what comes of it.
         evidence: how a derivative comes to keep what it was asked for.
+        frees_its_graphs: whether each derivative gives its own graph back.
     """
 
     spans: NDArray[np.int64]
@@ -90,6 +91,7 @@ class _Chain:
     evidence: str = (
         "with create_graph=True a derivative has a graph of its own, and keeps that of its step"
     )
+    frees_its_graphs: bool = False
 
 
 def derivative_graphs(scene: Scene) -> Iterator[Finding]:
@@ -120,7 +122,8 @@ def derivative_graphs(scene: Scene) -> Iterator[Finding]:
         repeated = steps
     if repeated < chain.fewest or size_bytes < _LEAST_SHARE * heap.requested_bytes:
         return
-    if given_up_since(scene, chain.begins) > _MOST_GIVEN_UP * size_bytes:
+    is_given_up = given_up_since(scene, chain.begins) > _MOST_GIVEN_UP * size_bytes
+    if is_given_up and not chain.frees_its_graphs:
         return
     saved_bytes = size_bytes - int(np.bincount(step, weights=sizes).max())
     evidence = [chain.evidence]
@@ -133,11 +136,16 @@ def derivative_graphs(scene: Scene) -> Iterator[Finding]:
         title=f"{part_of_heap(size_bytes, heap)} are graphs of {steps} steps that asked"
         f" torch.autograd.grad for a derivative: {chain.keeper}",
         bytes=saved_bytes,
-        place=view.place_of_block(int(rows[is_computed][np.argmax(sizes[is_computed])])),
+        place=view.place_of_block(_last_largest(rows[is_computed], sizes[is_computed])),
         evidence=tuple(evidence),
         fix=f"{chain.unless}, {chain.remedy} (about {format_size(saved_bytes)} less)",
         extent=Extent(scene.advice_event, rows),
     )
+
+
+def _last_largest(rows: NDArray[np.int64], sizes: NDArray[np.int64]) -> int:
+    """Of the largest allocations the last: the first may be what all steps begin with."""
+    return int(rows[np.flatnonzero(sizes == sizes.max())[-1]])
 
 
 def _takes_signs(scene: Scene) -> bool:
@@ -168,6 +176,8 @@ def _chain(scene: Scene) -> _Chain | None:
         return _beyond_usual(scene, spans, cuts)
     may_be_training = may_train(scene.view)
     if len(weight_sizes) and not any(is_by_weights):
+        if not may_be_training and not _keep_their_graphs(scene, spans):
+            return _without_own_graphs(spans, begins)
         return _by_input(spans, begins, may_be_meant=may_be_training)
     if may_be_training:
         return None
@@ -212,6 +222,7 @@ def _without_own_graphs(spans: NDArray[np.int64], begins: int) -> _Chain:
         remedy="detach the state before the next step (x = x.detach(); a derivative by x then needs"
         " x.requires_grad_()): an iteration of a solver, a reconstruction or a sampler needs only the numbers",
         evidence="what is computed of a derivative and of the state before has that state's graph",
+        frees_its_graphs=True,
     )
 
 

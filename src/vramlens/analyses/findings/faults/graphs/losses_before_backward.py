@@ -166,7 +166,9 @@ def _goes_on(scene: Scene, passes: _Passes) -> bool:
     if is_held[scene.advice_rows].any():
         return True
     outputs = np.flatnonzero(is_before_loss & view.modules.marked)
-    inputs = scene.advice_rows[(is_ended & ~is_before_loss)[scene.advice_rows]]
+    between = scene.advice_rows[(is_ended & ~is_before_loss)[scene.advice_rows]]
+    is_moved = [scene.moves_data(view.place_of_block(row)) for row in between.tolist()]
+    inputs = between[~np.array(is_moved, np.bool_)]  # what comes from the CPU is of no earlier pass
     output_bytes = dict(
         zip(pass_of[outputs].tolist(), allocations.requested_bytes[outputs].tolist(), strict=True)
     )

@@ -12,6 +12,8 @@ kept_on_ctx: attributes of a Function's ctx, after its backward pass.
 linked_objects: nodes of trees and chains that lead to each other.
 listed_batches: a list of all that a generator makes.
 repeated_heads: a cache of keys and values that were repeated for all heads.
+requested_outputs: attention weights and hidden states of all layers.
 retry_in_except: tries that failed, while the error is handled.
+unnamed_entries: those of a store that the recording has no name for.
 unused_cache: keys and values for text that nobody generates.
 """

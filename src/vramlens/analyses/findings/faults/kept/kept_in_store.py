@@ -7,18 +7,20 @@ Where the process named its tensors, one name with many numbers says who keeps t
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vramlens.analyses.attribution.names import Names
 from vramlens.analyses.attribution.phases import Phase
+from vramlens.analyses.attribution.training import Training
 from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
+from vramlens.analyses.findings.faults.kept.unnamed_entries import MANY_NAMED, with_unnamed_entries
 from vramlens.analyses.findings.usage import part_of_heap
 from vramlens.analyses.scene import Scene, after_failure
 from vramlens.ground.place import base_name
@@ -69,18 +71,20 @@ _FEWEST_ENTRIES, _FEWEST_OF_LINE = 8, 5
 """Fewer are the layers of a model, or what a step has at once; those of one line and as many passes can be
 fewer.
 """
+_FEWEST_OF_LOOP = 16
+"""Turns of a loop without a model that each left something in a store of the program."""
 _FEWEST_RESULTS = 3
 """Of one evaluation: a teacher's for two views of a batch are none."""
 _FEWEST_BETWEEN, _FEWEST_BETWEEN_OTHERS = 2, 4
 """Backward passes between two evaluations: a rollout comes before each update."""
-_MOVE = re.compile(r"\.(?:to|cuda)\(")
-"""A line that moves tensors."""
 _LAST_KEY = re.compile(r"\['(?P<key>[^\[\]']+)'\]$")
 """``Sweep.trials[3].weights['head.weight']``: the key of the innermost dict."""
+_MODULE = re.compile(r"[/\\]torch[/\\]nn[/\\]modules[/\\]module\.py$")
+_FEWEST_OBJECTS = 3
+_OF_GRADIENT = re.compile(r"\.grad\b")
+_FEWEST_OF_KEY = 4
 _FEWEST_STEPS = 3
 """In which copies came: those of one step are what it needs at once (the tasks of meta-learning)."""
-MANY_NAMED = 250
-"""Entries: a recording names 500 tensors that are no model's, the largest."""
 _LEAST_SHARE = 0.25
 _NO_LINE = -1
 _NOTHING_ELSE = 0.5
@@ -146,6 +150,13 @@ def _judged(scene: Scene, store: _Store) -> tuple[Verdict, str, str]:
             "give the metric a state of fixed size (thresholds=200 where it has them: its result is then"
             " approximate), or compute_on_cpu=True",
         )
+    if _are_gradients_of_passes(scene, store.rows):
+        return (
+            Verdict.LIKELY,
+            "each parameter has a list there, with its gradient of every backward pass",
+            "add them up as they come, in one tensor a parameter (total[name] += p.grad ** 2 for a Fisher"
+            " diagonal), instead of keeping each; or keep them on the CPU (`.cpu()`)",
+        )
     if _is_copy_of_weights(scene, store.rows):
         return (
             Verdict.LIKELY if _is_written_once(scene, store) else Verdict.POSSIBLE,
@@ -204,6 +215,16 @@ def _judged_by_name(scene: Scene, store: _Store) -> tuple[Verdict, str, str] | N
             f"functions that earlier calls of {maker['maker']}() made are alive, and keep what they collected",
             f"where {maker['maker']}() registers a function (a hook, a callback), remove it before the call ends"
             " (handle.remove()): else each call adds one, and all of them go on collecting",
+        )
+    objects = _objects_with_hooks(scene, store)
+    if objects >= _FEWEST_OBJECTS:
+        owner = store.name.partition(".")[0]
+        return (
+            Verdict.LIKELY,
+            f"{objects} {owner} objects are alive, and hooks on the model fill each of them: those of earlier calls"
+            " were not removed",
+            f"remove the hooks of a {owner} when it has done its work (handle.remove() for each that"
+            " register_forward_hook() gave): else each call adds some, and all of them go on collecting",
         )
     for pattern, evidence, remedy in _KNOWN_STORES:
         if pattern.match(store.name):
@@ -273,23 +294,9 @@ def _lists_by_line(scene: Scene, by_line: dict[tuple[int, str], list[int]]) -> I
 def _store(scene: Scene, name: str, rows: list[int], *, filled_by: str = "") -> _Store:
     every = np.array(sorted(set(rows)), np.int64)
     if len(every) >= MANY_NAMED:
-        every = with_unnamed(scene, every)
+        every = with_unnamed_entries(scene, every)
     size_bytes = int(scene.device.allocations.requested_bytes[every].sum())
     return _Store(name, every, size_bytes, filled_by)
-
-
-def with_unnamed(scene: Scene, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """These entries, and what their line asked for in their size that has no name: a recording names a
-    few hundred of such tensors.
-    """
-    view, sizes = scene.view, scene.device.allocations.requested_bytes
-    frames = view.phases.frame
-    frame, size = frames[rows[0]], sizes[rows[0]]
-    if (frames[rows] != frame).any() or (sizes[rows] != size).any():
-        return rows
-    alive = scene.advice_rows
-    is_alike = (frames[alive] == frame) & (sizes[alive] == size) & ~view.names.named[alive]
-    return np.union1d(rows, alive[is_alike])
 
 
 def _turn_begins(scene: Scene) -> NDArray[np.int64]:
@@ -312,7 +319,9 @@ def _are_outputs(scene: Scene, store: _Store) -> bool:
     if view.modules.marked.any() and len(ends) and int(born.min()) < int(ends[-1]):
         return False
     is_of_passes = bool(store.filled_by) or view.modules.marked[rows].any()
-    if not is_of_passes or _passes(_turn_begins(scene), born) < _FEWEST_OF_LINE:
+    is_of_loop = not view.modules.marked.any() and view.training != Training.SEEN
+    turns = _passes(_turn_begins(scene), born)
+    if turns < _FEWEST_OF_LINE or not (is_of_passes or (is_of_loop and turns >= _FEWEST_OF_LOOP)):
         return False
     return _keeps_little_beside(scene, rows)
 
@@ -353,7 +362,7 @@ def _is_moved_data(scene: Scene, store: _Store) -> bool:
     place = scene.view.place_of_stack(request.stack)
     is_all = store.size_bytes >= _MOSTLY * scene.advice_heap.requested_bytes
     is_filled = place == scene.view.place_of_block(int(store.rows[0]))
-    return is_all and is_filled and bool(_MOVE.search(scene.source_of(place) if place else ""))
+    return is_all and is_filled and scene.moves_data(place)
 
 
 def _keeps_little_beside(scene: Scene, rows: NDArray[np.int64]) -> bool:
@@ -378,6 +387,17 @@ def _is_written_once(scene: Scene, store: _Store) -> bool:
 def _is_copy_of_weights(scene: Scene, rows: NDArray[np.int64]) -> bool:
     """Whether the store's own keys are names of parameters."""
     return _are_weights(scene, rows, _ENTRY)
+
+
+def _are_gradients_of_passes(scene: Scene, rows: NDArray[np.int64]) -> bool:
+    """Whether each parameter's key leads to several gradients, by the text of the line that made them."""
+    place = scene.view.place_of_block(int(rows[-1]))
+    if place is None or not _OF_GRADIENT.search(scene.source_of(place)):
+        return False
+    named = rows[scene.view.names.named[rows]]
+    entries = map(_ENTRY.match, map(scene.view.names.name, named.tolist()))
+    keys = {entry["key"] for entry in entries if entry is not None}
+    return len(named) >= _FEWEST_OF_KEY * len(keys) and _is_copy_of_weights(scene, named)
 
 
 def _is_of_several_steps(scene: Scene, rows: NDArray[np.int64]) -> bool:
@@ -415,6 +435,29 @@ def _are_slices(names: Names, rows: NDArray[np.int64]) -> bool:
 def _are_of_several(names: Names, rows: NDArray[np.int64]) -> bool:
     """Whether several lists have one name: the first entry of each is called alike."""
     return len({names.name(row) for row in rows.tolist()}) < len(rows)
+
+
+def _objects_with_hooks(scene: Scene, store: _Store) -> int:
+    """How many objects have a store of this name, if functions that a module calls beside its own fill it; 0 of
+    others.
+    """
+    by_hook = [_is_made_in_hook(scene, row) for row in store.rows.tolist()]
+    if "." not in store.name or sum(by_hook) < _MOSTLY * len(by_hook):
+        return 0
+    return max(Counter(map(scene.view.names.name, store.rows.tolist())).values())
+
+
+def _is_made_in_hook(scene: Scene, row: int) -> bool:
+    """Whether a module called the function that made something, and that is not named forward."""
+    place = scene.view.place_of_block(row)
+    frames = scene.trace.stacks.of(int(scene.device.allocations.stack[row]))
+    return any(
+        place is not None
+        and (inner.file, inner.line) == (place.file, place.line)
+        and inner.function != "forward"
+        and _MODULE.search(outer.file) is not None
+        for inner, outer in pairwise(frames)
+    )
 
 
 def _begins_of_parts(name: str) -> list[int]:

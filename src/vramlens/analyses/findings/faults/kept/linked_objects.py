@@ -9,7 +9,7 @@ import numpy as np
 
 from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
-from vramlens.analyses.findings.faults.kept.kept_in_store import MANY_NAMED, with_unnamed
+from vramlens.analyses.findings.faults.kept.unnamed_entries import MANY_NAMED, with_unnamed_entries
 from vramlens.analyses.findings.usage import part_of_heap
 from vramlens.analyses.scene import Scene, after_failure
 from vramlens.ground.verdict import Verdict
@@ -36,7 +36,7 @@ def linked_objects(scene: Scene) -> Iterator[Finding]:
         if len(rows) >= MANY_NAMED:
             lines = scene.view.phases.frame[rows]
             of_most = rows[lines == np.median(lines)]
-            rows = np.union1d(rows, with_unnamed(scene, of_most)) if len(of_most) else rows
+            rows = np.union1d(rows, with_unnamed_entries(scene, of_most)) if len(of_most) else rows
         size_bytes = int(sizes[rows].sum())
         is_much = size_bytes >= _LEAST_SHARE * scene.advice_heap.requested_bytes
         if len(rows) >= _FEWEST_OBJECTS and is_much:

@@ -5,8 +5,10 @@ earlier_optimizers: states of optimizers that a later one follows.
 finished_models: models whose training is over, beside the next.
 frozen_in_name: a module with requires_grad = False, which freezes nothing.
 frozen_twins: frozen weights that a second module has, too.
+kept_checkpoint: what was loaded for a model, beside it.
 replaced_states: what an optimizer keeps of parameters that it no longer has.
 saved_modules: layers that are trained whole beside adapters.
+state_dicts: weights of several models, where no model runs.
 trained_base: a base model that is trained with its adapters.
 undivided_copy: an average of whole weights, where each rank has a part of them.
 """

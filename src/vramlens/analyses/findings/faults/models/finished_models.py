@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -18,6 +19,9 @@ from vramlens.units import counted, format_size
 
 _LEAST_SHARE = 0.1
 _MOST_NAMED = 3
+_FEWEST_PARTS = 4
+"""Names of parameters that tell one class from others."""
+_NUMBER = re.compile(r"_\d+$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +31,7 @@ class _Model:
     Attributes:
         name: of its outermost module.
         sizes: of its parameters, in order.
+        parts: the names of its parameters without its own.
         first_row: of its parameters, the one that was made first.
         built_from, built_until: the events at which the first and the last of them were made.
         last_run: the event of the last request inside of it; -1 where it never ran.
@@ -37,6 +42,7 @@ class _Model:
 
     name: str
     sizes: tuple[int, ...]
+    parts: frozenset[str]
     first_row: int
     built_from: int
     built_until: int
@@ -48,7 +54,7 @@ class _Model:
 
 @after_failure
 def finished_models(scene: Scene) -> Iterator[Finding]:
-    """The trained models that did not run again once another of the same shapes was built."""
+    """The trained models that did not run again once another of the same shapes or parts was built."""
     models = sorted(_models(scene), key=lambda model: model.built_until)
     if not models:
         return
@@ -86,10 +92,20 @@ def finished_models(scene: Scene) -> Iterator[Finding]:
 
 
 def _is_finished(model: _Model, newest: _Model) -> bool:
-    """Whether a model was trained, and did not run since the newest of its shapes was begun."""
-    return (
-        model.is_trained and model.sizes == newest.sizes and 0 <= model.last_run < newest.built_from
+    """Whether a model was trained, and did not run since the newest of its shapes, or of its parts in other
+    sizes, was begun.
+    """
+    of_one_class = _class_of(model) == _class_of(newest) or "model" in (model.name, newest.name)
+    is_of_parts = model.parts == newest.parts and (
+        of_one_class and len(model.parts) >= _FEWEST_PARTS
     )
+    is_alike = model.sizes == newest.sizes or is_of_parts
+    return model.is_trained and is_alike and 0 <= model.last_run < newest.built_from
+
+
+def _class_of(model: _Model) -> str:
+    """Its class, as names have it: ``TwoTower_2`` is another TwoTower."""
+    return _NUMBER.sub("", model.name)
 
 
 def _models(scene: Scene) -> Iterator[_Model]:
@@ -108,6 +124,7 @@ def _models(scene: Scene) -> Iterator[_Model]:
         yield _Model(
             name=view.names.name(int(own[0])).partition(".")[0],
             sizes=tuple(sorted(allocations.requested_bytes[own].tolist())),
+            parts=frozenset(view.names.name(row).partition(".")[2] for row in own.tolist()),
             first_row=int(own[0]),
             built_from=int(allocations.born[own].min()),
             built_until=int(allocations.born[own].max()),

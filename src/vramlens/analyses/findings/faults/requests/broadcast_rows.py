@@ -34,6 +34,8 @@ _TURNED = re.compile(r"\.(?:T|mT|H|t\(\))(?!\w)")
 """An operand that is turned round makes pairs on purpose."""
 _ITEM_BYTES = 4
 """Of the type that most programs compute in."""
+_BOTH = 2
+"""Tensors that meet: one with an axis added is the same tensor twice."""
 _FEWEST_ROWS = 1024
 """Fewer make pairs that are as large as many other things."""
 
@@ -107,12 +109,17 @@ def _column(shapes: AbstractSet[Shape], size_bytes: int) -> Shape | None:
 
 
 def _unnamed_column(scene: Scene, expression: str, size_bytes: int) -> Shape | None:
-    """The [N, 1] tensor whose pairs with one column of a table take so many bytes: where such a small one has no
-    shape in the recording, by its bytes.
+    """The [N, 1] tensor whose pairs take so many bytes, where such a small one has no shape in the recording: by
+    its bytes, if there are two such, or the other is a column of a table.
     """
     rows = math.isqrt(size_bytes // _ITEM_BYTES)
     if rows < _FEWEST_ROWS or rows * rows * _ITEM_BYTES != size_bytes:
         return None
-    sizes = scene.device.allocations.requested_bytes[scene.advice_rows]
-    is_there = bool((sizes == rows * _ITEM_BYTES).any())
-    return Shape("float32", (rows, 1)) if is_there and re.search(_PICKED, expression) else None
+    sizes, alive = scene.device.allocations.requested_bytes, scene.advice_rows
+    unknown = [
+        row for row in alive[sizes[alive] == rows * _ITEM_BYTES] if row not in scene.advice_shapes
+    ]
+    count = len(unknown)
+    is_of_table = re.search(_PICKED, expression) is not None
+    is_there = count >= 1 if is_of_table else count >= _BOTH
+    return Shape("float32", (rows, 1)) if is_there and not _TURNED.search(expression) else None

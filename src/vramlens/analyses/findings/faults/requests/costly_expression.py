@@ -7,8 +7,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import takewhile
 
+import numpy as np
+
 from vramlens.analyses.attribution.categories import Category
 from vramlens.analyses.finding import Finding
+from vramlens.analyses.findings.faults.kept.unnamed_entries import MANY_NAMED, with_unnamed_entries
 from vramlens.analyses.findings.faults.requests.expression_uses import (
     MUCH,
     ExpressionUse,
@@ -25,13 +28,14 @@ from vramlens.units import MIB, counted, format_size
 
 _FAR_LARGER = 2
 """Times the largest tensor that rows can be from."""
-_LEAST_OF_REPEATED = 0.1
+_LEAST_OF_REPEATED = 0.01
 """Of what is in use, from which on what follows on a repeated tensor is large because of it: labels are
 repeated, too.
 """
 _FEWEST_ENTRIES = 8
 """Of a store: fewer are what a step has at once."""
 _OF_PARAMETERS = (Category.PARAMETERS, Category.GRADIENTS, Category.OPTIMIZER_STATE)
+_OF_MODULE = re.compile(r"[/\\]torch[/\\]nn[/\\]modules[/\\]")
 _OF_TORCH = re.compile(r"[/\\]torch[/\\](?!.*site-packages)|^<")
 _LONGEST = 60
 """Letters of the expression that are shown."""
@@ -165,8 +169,8 @@ def _is_kept_in_store(line: LineBytes, entries: Mapping[Place | None, list[int]]
 
 
 def _is_of_another_call(scene: Scene, use: ExpressionUse, line: LineBytes) -> bool:
-    """Whether a library made most of a line's bytes, in another call than the costly one: that stands among the
-    arguments of ``model.generate(prompts.repeat_interleave(n))``.
+    """Whether a library or a module made most of a line's bytes, in another call than the costly one: that stands
+    among the arguments of ``model.generate(prompts.repeat_interleave(n))`` or ``merge(torch.cat(maps))``.
     """
     call = use.call.search(scene.source_of(line.place))
     other_bytes = 0
@@ -175,9 +179,13 @@ def _is_of_another_call(scene: Scene, use: ExpressionUse, line: LineBytes) -> bo
             frames = scene.trace.stacks.of(int(scene.device.allocations.stack[row]))
             inner = list(takewhile(lambda frame: (frame.file, frame.line) != _where(line), frames))
             is_called = any(call is not None and frame.function in call[0] for frame in inner)
-            if not is_called and any(not _OF_TORCH.search(frame.file) for frame in inner):
+            if not is_called and any(_is_of_other_code(frame.file) for frame in inner):
                 other_bytes += int(scene.device.allocations.requested_bytes[row])
     return 2 * other_bytes > line.bytes
+
+
+def _is_of_other_code(file: str) -> bool:
+    return _OF_MODULE.search(file) is not None or not _OF_TORCH.search(file)
 
 
 def _where(line: LineBytes) -> tuple[str, int]:
@@ -187,10 +195,13 @@ def _where(line: LineBytes) -> tuple[str, int]:
 def _entries_by_line(scene: Scene) -> dict[Place | None, list[int]]:
     """The bytes of what lists, dicts and caches of the program keep, by the line that made it."""
     names, sizes = scene.view.names, scene.device.allocations.requested_bytes
+    named = [row for row in scene.program_rows.tolist() if "[" in names.name(row)]
+    rows = np.array(named, np.int64)
+    if len(rows) >= MANY_NAMED:
+        rows = with_unnamed_entries(scene, rows)
     entries: defaultdict[Place | None, list[int]] = defaultdict(list)
-    for row in scene.program_rows.tolist():
-        if "[" in names.name(row):
-            entries[scene.view.place_of_block(row)].append(int(sizes[row]))
+    for row in rows.tolist():
+        entries[scene.view.place_of_block(row)].append(int(sizes[row]))
     return entries
 
 

@@ -259,6 +259,13 @@ _USES = (
         in_backward=True,
     ),
     _of(
+        r"(?:unsqueeze\(0\)|\[None\b[^\]]*\])\.masked_fill\(.*\)\.(?:logsumexp|sum)\(",
+        "makes a number for each pair of rows, to leave out some of them",
+        "if the mask is an order (who is still at risk in a Cox model: time[j] >= time[i]), sort the rows once and"
+        " take torch.logcumsumexp (cumsum of sums), which needs no pairs; else take a part of the rows at a time",
+        stays=True,
+    ),
+    _of(
         r"\blog_softmax\(|\blogsumexp\(",
         "makes a number for each class of each row",
         "make logits only where they count (with transformers, logits_to_keep=N for the last N positions), and"

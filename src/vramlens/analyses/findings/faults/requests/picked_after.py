@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
 from vramlens.analyses.finding import Finding
+from vramlens.analyses.findings.faults.requests.costly_expression import shown
 from vramlens.analyses.findings.faults.requests.expression_uses import MUCH
 from vramlens.analyses.scene import Scene, after_failure
 from vramlens.ground.place import Place
@@ -26,68 +27,141 @@ _BY_ROW = re.compile(r"@|\b(?:linear|matmul|mm|log_softmax|softmax|normalize|rel
 """What computes each row by itself."""
 _LAYER_BY_ROW = re.compile(r"torch[/\\]nn[/\\]modules[/\\](?:linear|activation|normalization)\.py")
 _OF_MODULE = re.compile(r"torch[/\\]nn[/\\]modules[/\\]module\.py")
+_ASSIGNED = re.compile(r"^(?P<name>\w+)\s*=(?!=)(?P<value>.+)")
+_NEXT_LINES = 3
+"""Whose text a recording has (capture/triggers/source_lines.py)."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Call:
-    """A call of whose result an index picks rows."""
+class _Result:
+    """What is much of all: the failed request, or the largest tensor in use.
 
-    name: str
+    Attributes:
+        frames: of its stack, the innermost first.
+        expression: what the program computed in it, as far as that is known.
+        size_bytes: of all its rows.
+    """
+
+    frames: list[Frame]
+    expression: str
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Pick:
+    """Where an index picks rows of a result.
+
+    Attributes:
+        maker: the call or the line that computes all of them, in words.
+        index: as the program has it.
+        place: of the line.
+    """
+
+    maker: str
     index: str
     place: Place
 
 
 @after_failure
 def picked_after(scene: Scene) -> Iterator[Finding]:
-    """The innermost such call in the stack of the failed request, if that asked for much."""
-    request = scene.ending_request
-    if request is None or request.size_bytes < MUCH * scene.wanted_bytes:
+    """The innermost pick after a call or a line that computed much."""
+    picks = ((result, pick) for result in _results(scene) for pick in _picks(scene, result))
+    result, pick = next(picks, (None, None))
+    if result is None or pick is None:
         return
-    frames = scene.trace.stacks.of(request.stack)
-    call = next(_picked_calls(scene, frames), None)
-    if call is None:
-        return
-    size = format_size(request.size_bytes)
+    size = format_size(result.size_bytes)
     yield Finding(
         id="picked_after",
         verdict=Verdict.LIKELY,
-        title=f"{call.name}() computes all rows, and those of [{call.index}] are picked from its result:"
-        f" {size} at once",
-        bytes=request.size_bytes,
-        place=call.place,
-        evidence=("memory ran out in that call",),
-        fix=f"pick the rows first, and compute those alone: in what {call.name}() is given, x[{call.index}]"
-        f" instead of x (up to {size} less)",
+        title=f"{pick.maker} computes all rows, and those of [{pick.index}] are picked from its result: {size} at once",
+        bytes=result.size_bytes,
+        place=pick.place,
+        evidence=("what computes it needs no other row for one",),
+        fix=f"pick the rows first, and compute those alone: x[{pick.index}] instead of x in what {pick.maker} is given"
+        f" (up to {size} less)",
     )
 
 
-def _picked_calls(scene: Scene, frames: Sequence[Frame]) -> Iterator[_Call]:
-    """The calls in a stack, the innermost first, whose rows can be picked before."""
-    is_by_row = _computes_rows(scene, frames)
+def _results(scene: Scene) -> Iterator[_Result]:
+    """Yields the failed request and the largest tensor in use, where they are much of all."""
+    request, stacks = scene.ending_request, scene.trace.stacks
+    least_bytes = MUCH * scene.wanted_bytes
+    if request is not None and request.size_bytes >= least_bytes:
+        yield _Result(stacks.of(request.stack), scene.ending_expression, request.size_bytes)
+    allocations, rows = scene.device.allocations, scene.advice_rows
+    row = allocations.largest_of(rows) if len(rows) else -1
+    if row >= 0 and allocations.requested_bytes[row] >= least_bytes:
+        place = scene.view.place_of_block(row)
+        text = "" if place is None else scene.source_of(place)
+        frames = stacks.of(int(allocations.stack[row]))
+        yield _Result(frames, text, int(allocations.requested_bytes[row]))
+
+
+def _picks(scene: Scene, result: _Result) -> Iterator[_Pick]:
+    """The picks after the calls in a result's stack, the innermost first."""
+    is_by_row = _computes_rows(result)
     own_functions = 0
-    for inner, outer in pairwise(frames):
+    if is_by_row:
+        yield from _picks_in_next_lines(scene, result)
+    for inner, outer in pairwise(result.frames):
         own_functions += bool(scene.source_of(_place_of(inner)))
         place = _place_of(outer)
         text = scene.source_of(place)
         for match in _EACH_PICKED.finditer(text):
             if _enters(match["callee"], inner):
-                yield _Call(match["callee"], match["index"].strip(), place)
+                yield _Pick(f"{match['callee']}()", match["index"].strip(), place)
         # A model's rows may depend on each other, as those of a graph do.
         if is_by_row and own_functions <= 1 and inner.function != "forward":
             for match in _PICKED.finditer(text):
                 if _enters(match["callee"], inner, is_own=own_functions == 1):
-                    yield _Call(match["callee"], match["index"].strip(), place)
+                    yield _Pick(f"{match['callee']}()", match["index"].strip(), place)
+
+
+def _picks_in_next_lines(scene: Scene, result: _Result) -> Iterator[_Pick]:
+    """The picks in the lines after the program's innermost one, if these use the result in no other way."""
+    own = next((frame for frame in result.frames if scene.source_of(_place_of(frame))), None)
+    assigned = None if own is None else _ASSIGNED.match(scene.source_of(_place_of(own)))
+    if own is None or assigned is None:
+        return
+    text = "\n".join(
+        scene.source_of(Place(own.file, own.line + number, own.function))
+        for number in range(1, _NEXT_LINES + 1)
+    )
+    name = assigned["name"]
+    is_last = re.search(rf"\b{name}\[:, -1(?:, :)?\]", text)
+    picks = list(re.finditer(rf"\b{name}{_INDEX}", text))
+    uses = len(re.findall(rf"\b{name}\b(?!\s*=[^=])", text))
+    if is_last and uses == 1 and _is_of_positions(scene, result.size_bytes):
+        yield _Pick(_in_words(assigned["value"]), ":, -1", _place_of(own))
+    elif len(picks) == 1 and uses == 1:
+        yield _Pick(_in_words(assigned["value"]), picks[0]["index"].strip(), _place_of(own))
+
+
+def _in_words(value: str) -> str:
+    return shown(value.strip())
+
+
+def _is_of_positions(scene: Scene, size_bytes: int) -> bool:
+    """Whether a result may have some numbers for each position of a tensor in use: then its last ones are rows, not
+    columns.
+    """
+    return any(
+        len(shape.sizes) == 3
+        and shape.sizes[1] > 1
+        and size_bytes % (shape.sizes[0] * shape.sizes[1] * shape.item_bytes) == 0
+        for shape in scene.advice_shapes.values()
+    )
 
 
 def _place_of(frame: Frame) -> Place:
     return Place(frame.file, frame.line, frame.function)
 
 
-def _computes_rows(scene: Scene, frames: Sequence[Frame]) -> bool:
-    """Whether what failed computes each row by itself."""
-    if frames and _LAYER_BY_ROW.search(frames[0].file):
+def _computes_rows(result: _Result) -> bool:
+    """Whether what made a result computes each row by itself."""
+    if result.frames and _LAYER_BY_ROW.search(result.frames[0].file):
         return True
-    return _BY_ROW.search(scene.ending_expression) is not None
+    return _BY_ROW.search(result.expression) is not None
 
 
 def _enters(callee: str, inner: Frame, *, is_own: bool = True) -> bool:
