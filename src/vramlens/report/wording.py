@@ -109,6 +109,8 @@ def with_stake(text: str, size_bytes: int | None) -> str:
 
 
 _COMMANDS = {"vramlens", "torchrun", "python", "pip", "git", "export"}
+_EXPRESSION = re.compile(r"^\w+ [-+*/@=<>&|^]")
+"""``hidden @ weight``: code, though it begins with a word."""
 
 
 def capitalized(text: str) -> str:
@@ -116,7 +118,8 @@ def capitalized(text: str) -> str:
     text = text.strip()
     first = text.split(" ", 1)[0].rstrip(",:")
     is_word = first.isalpha() and (first.islower() or len(first) == 1)  # cuBLAS is a name
-    return text[:1].upper() + text[1:] if is_word and first not in _COMMANDS else text
+    is_code = first in _COMMANDS or _EXPRESSION.match(text)
+    return text[:1].upper() + text[1:] if is_word and not is_code else text
 
 
 def sentence(text: str) -> str:
@@ -135,6 +138,7 @@ def with_verdict(verdict: Verdict, title: str) -> str:
     if verdict in (Verdict.PROVEN, Verdict.NOT_A_PROBLEM):
         return title
     first_word = title.split(" ", 1)[0]
-    if first_word == first_word.capitalize():
+    is_word = first_word.isalpha() and not _EXPRESSION.match(title)
+    if is_word and first_word == first_word.capitalize():
         title = title[:1].lower() + title[1:]
     return f"{verdict.capitalize()}: {title}"
