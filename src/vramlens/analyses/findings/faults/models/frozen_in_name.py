@@ -63,7 +63,7 @@ def _unfrozen(scene: Scene) -> NDArray[np.int64]:
     roots = view.modules.root[parameters]
     in_part = np.isin(roots, roots[~is_unfrozen])
     idle_model = ~np.isin(roots, roots[~is_idle]) & bool((~is_idle).any())
-    return parameters[is_unfrozen & (in_part | idle_model)]
+    return np.asarray(parameters[is_unfrozen & (in_part | idle_model)])
 
 
 def _activations(scene: Scene, outer: list[str]) -> NDArray[np.int64]:
