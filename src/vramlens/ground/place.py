@@ -8,12 +8,16 @@ import re
 from dataclasses import dataclass
 
 LONGEST_NAME = 1000
+PACKAGES = r"(?:site|dist)-packages"
+"""The folder that packages are installed in, as a pattern: Debian's and Ubuntu's own Pythons call it
+dist-packages.
+"""
 # Not the user's: synthetic files (but a notebook's cells are), installed packages, the standard
 # library, torch from its source tree, code that torch.compile or PyTorch Geometric wrote, and C++.
 NOT_THE_USERS = re.compile(
     r"^<(?!ipython-input)"
     r"|^$|^\?\?"
-    r"|[/\\](?:site|dist)-packages[/\\]"
+    rf"|[/\\]{PACKAGES}[/\\]"
     r"|[/\\](?:lib|Lib|lib64)[/\\]python3?(?:\.\d+)?t?[/\\]"
     r"|[/\\]Python3\d*[/\\][Ll]ib[/\\]"
     r"|[/\\]torch[/\\](?:nn|optim|autograd|cuda|utils|distributed|_dynamo|_inductor|_functorch|_ops|amp|fx|func|fft"
@@ -23,6 +27,8 @@ NOT_THE_USERS = re.compile(
     r"|[/\\]torch_geometric\.nn\.[\w.]+_propagate_\w+\.py"
     r"|\.(?:cpp|cc|c|cu|cuh|h|hpp|cxx|so|pyx)(?:$|[.:])"
 )
+
+_PACKAGES_FOLDER = re.compile(rf"[/\\]{PACKAGES}[/\\]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +52,14 @@ class Place:
 def base_name(file: str) -> str:
     """The last part of a path, of whichever system it is."""
     return re.split(r"[/\\]", file)[-1]
+
+
+def path_in_packages(file: str) -> str:
+    """The part of a path that an installed package's files have wherever it is installed: from the package on;
+    "" of other files.
+    """
+    _, *inside = _PACKAGES_FOLDER.split(file)
+    return inside[-1] if inside else ""
 
 
 def is_user_file(file: str) -> bool:

@@ -12,7 +12,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from vramlens.ground.place import LONGEST_NAME
+from vramlens.ground.place import LONGEST_NAME, PACKAGES
 from vramlens.ground.place import is_user_file as is_user_file
 from vramlens.trace.strings import NO_TEXT, Strings
 
@@ -20,10 +20,10 @@ NO_STACK = 0xFFFFFFFF
 
 # PyTorch and what only passes calls on: a library's own line lies outside of it.
 PLUMBING = re.compile(
-    r"[/\\](?:site|dist)-packages[/\\](?:torch|vramlens|functorch|torchgen|triton)[/\\]|^<(?!ipython-input)|^$|^\?\?"
+    rf"[/\\]{PACKAGES}[/\\](?:torch|vramlens|functorch|torchgen|triton)[/\\]|^<(?!ipython-input)|^$|^\?\?"
     r"|[/\\]torch[/\\](?:nn|optim|autograd|cuda|utils|_dynamo|_inductor|_functorch|_ops|amp|fx|func|functional|_tensor)"
     r"(?:[/\\]|\.py)"
-    r"|[/\\](?:lib|Lib|lib64)[/\\]python3?(?:\.\d+)?t?[/\\](?!(?:site|dist)-packages)"
+    rf"|[/\\](?:lib|Lib|lib64)[/\\]python3?(?:\.\d+)?t?[/\\](?!{PACKAGES})"
     r"|torchinductor_|[/\\]torch_compile_debug[/\\]|__compiled_fn|(?:^|[/\\])fx_generated_"
     r"|\.(?:cpp|cc|c|cu|cuh|h|hpp|cxx|so|pyx)(?:$|[.:])"
 )

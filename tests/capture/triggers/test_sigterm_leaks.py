@@ -89,3 +89,22 @@ def test_a_signal_and_the_exit_that_meet_tell_it_once(*, is_signal_first: bool) 
         session._terminated("SIGTERM", None)
     session._end_at_signal()
     assert leaks.told == 1
+
+
+class _Unreadable(Findings):
+    """Findings that cannot be told."""
+
+    def tell(self) -> None:
+        raise SystemExit(3)
+
+
+def test_an_end_that_fails_gives_the_signals_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else SIGTERM would go on to a handler of a session that is over."""
+    plan = RecordingPlan(at_exit=True, leaks=True)
+    session = Session(plan, verdict=None, command=None, leaks=_Unreadable())  # type: ignore[arg-type]
+    stops: list[bool] = []
+    monkeypatch.setattr(session._termination, "stop", lambda: stops.append(True))
+    with pytest.raises(SystemExit):
+        session._at_exit()
+    assert stops == [True]
+    assert session._end.is_over.is_set()

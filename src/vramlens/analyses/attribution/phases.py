@@ -82,6 +82,12 @@ class Phases:
         """The ends of the backward passes that were over before an event."""
         return self.span_end[self.span_end < event]
 
+    def passes_before(self, births: NDArray[np.int64], event: int) -> NDArray[np.int64]:
+        """How many backward passes were over at each of some births, of those over before an event: one ends
+        with the first request after it, which is none of its own.
+        """
+        return np.searchsorted(self.ends_before(event), births, side="right")
+
     def span_at(self, events: NDArray[np.int64]) -> NDArray[np.int64]:
         """The backward pass that runs at each of some events; -1 where none does."""
         span = np.searchsorted(self.span_start, events, side="right") - 1

@@ -15,6 +15,7 @@ from vramlens.analyses.finding import Place
 from vramlens.analyses.leaks.growth import steps_missing
 from vramlens.analyses.leaks.recorded_leak import RecordedLeak
 from vramlens.analyses.recording_explanation import explain_trace, needed_device
+from vramlens.ground.place import path_in_packages
 from vramlens.ground.verdict import Verdict
 from vramlens.trace import DeviceTrace, Stacks, Trace
 
@@ -315,9 +316,9 @@ def _outside_torch(stacks: Stacks) -> NDArray[np.bool_]:
     """
     flags = np.array(stacks.user_frames)
     for file in np.unique(stacks.frame_file[~flags]).tolist():
-        name = stacks.strings[file].replace("\\", "/")
-        package = name.rpartition("-packages/")[2] if "-packages/" in name else ""
-        if package and package.split("/", 1)[0] not in ("torch", "functorch"):
+        inside = path_in_packages(stacks.strings[file])
+        package = inside.replace("\\", "/").partition("/")[0]
+        if package and package not in ("torch", "functorch"):
             flags[stacks.frame_file == file] = True
     return flags
 

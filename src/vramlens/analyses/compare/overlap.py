@@ -4,13 +4,13 @@ they are one program.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from vramlens.analyses.compare.alignment import Alignment
 from vramlens.analyses.compare.compared_run import HeldLine, Run
 from vramlens.analyses.finding import Place
+from vramlens.ground.place import path_in_packages
 
 _LITTLE, _FEW_ACTIVATIONS = 0.1, 0.25
 """Runs that have less than this in common, on either side, look like two programs. Scripts that
@@ -136,7 +136,7 @@ def _at_peak(
 
 def _function(place: Place) -> tuple[str, str]:
     """A function of a package, whichever release and folder it is installed from."""
-    return re.split(r"-packages[/\\]", place.file)[-1], place.function
+    return path_in_packages(place.file) or place.file, place.function
 
 
 def _at_most(

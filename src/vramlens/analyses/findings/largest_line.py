@@ -17,7 +17,7 @@ from vramlens.analyses.findings.usage import part_of_heap, rows_of_lines
 from vramlens.analyses.memory.heap import Heap, LineBytes
 from vramlens.analyses.scene import Scene
 from vramlens.ground.allocator_sizes import in_pages
-from vramlens.ground.place import base_name
+from vramlens.ground.place import PACKAGES, base_name
 from vramlens.ground.verdict import Verdict
 from vramlens.ground.vocabulary import Cause
 from vramlens.trace import NO_STACK
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _TORCH = re.compile(
-    r"[/\\]torch[/\\](?!.*-packages[/\\])|[/\\]copy\.py:(?:deepcopy|_deepcopy_\w+|_reconstruct)$"
+    rf"[/\\]torch[/\\](?!.*{PACKAGES}[/\\])|[/\\]copy\.py:(?:deepcopy|_deepcopy_\w+|_reconstruct)$"
 )
 """What makes a line's own tensors; a deep copy of a model is the line's, too."""
 _MOST_LINES = 3

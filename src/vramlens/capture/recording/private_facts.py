@@ -11,13 +11,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
+from vramlens.ground.place import PACKAGES
+
 _SHORTEST_FOLDER, _SHORTEST_WORD = 4, 3
 _SHORTEST_ARGUMENT = 4
 """What is shorter says nothing, and stands everywhere: 1e-3, cpu."""
 _EVERYBODYS = {"root", "user", "nobody", "localhost", "home", "tmp"}
-_LIBRARIES = re.compile(
-    r"[/\\](?:site-packages|dist-packages|lib[/\\]python3\.\d+|python3\d+\.zip)"
-)
+_LIBRARIES = re.compile(rf"[/\\](?:{PACKAGES}|lib[/\\]python3\.\d+|python3\d+\.zip)")
 _MOST_ENTRIES = 4096
 
 

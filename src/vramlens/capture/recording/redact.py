@@ -14,10 +14,11 @@ from typing import Any
 
 from vramlens.capture.recording.private_facts import PrivateFacts, is_short, private_facts
 from vramlens.capture.recording.redaction_check import check_redacted
+from vramlens.ground.place import PACKAGES
 
 # What everybody has is kept from here on, so that the reader can tell libraries from the user's own
 # code.
-_LIBRARY = re.compile(r"(?:site-packages|dist-packages|lib[/\\]python3\.\d+)[/\\].*$")
+_LIBRARY = re.compile(rf"(?:{PACKAGES}|lib[/\\]python3\.\d+)[/\\].*$")
 # The folder has the user's name in it.
 _COMPILED = re.compile(r"torchinductor_[^/\\]*(?P<rest>[/\\].*)$")
 _PRIVATE_META = ("command", "ending", "host", "folder", "job")

@@ -365,12 +365,14 @@ class Session:
         if self._pid != os.getpid():
             return
         # A launcher sends SIGTERM as soon as another rank has failed: what is begun is written first.
-        if self._end.is_mine("exit"):
-            try:
-                self._end_by_itself()
-            finally:
-                self._end.is_over.set()
-        self._termination.stop()
+        try:
+            if self._end.is_mine("exit"):
+                try:
+                    self._end_by_itself()
+                finally:
+                    self._end.is_over.set()
+        finally:
+            self._termination.stop()
 
     def _end_by_itself(self) -> None:
         """Writes and says what is left at the program's end."""

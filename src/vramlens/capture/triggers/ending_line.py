@@ -5,16 +5,15 @@ ended it found it.
 from __future__ import annotations
 
 import os
-import re
 import sys
 import traceback
 from collections.abc import Iterable
 from types import FrameType
 
 import vramlens
+from vramlens.ground.place import path_in_packages
 
 _LONGEST_MESSAGE = 300
-_INSTALLED = re.compile(r"[/\\](?:site|dist)-packages[/\\]")
 
 
 def uncaught() -> BaseException | None:
@@ -52,7 +51,7 @@ def first_of_users(stack: Iterable[tuple[FrameType, int]]) -> tuple[FrameType, i
 
 def is_users(file: str) -> bool:
     """True for a file of the program's own: not of Python's library, of packages, or of vramlens."""
-    if file.startswith("<") or _INSTALLED.search(file):
+    if file.startswith("<") or path_in_packages(file):
         return False
     return not file.startswith(
         (str(vramlens.__path__[0]) + os.sep, os.path.dirname(os.__file__) + os.sep)

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
+from vramlens.ground.place import path_in_packages
+
 if TYPE_CHECKING:
     import torch
 else:
@@ -327,6 +329,6 @@ def _is_library_file(path: str | None) -> bool:
     """Whether code comes from an installed package or the standard library: it does not change
     in a run.
     """
-    if path is None or "site-packages" in path or "dist-packages" in path:
+    if path is None or path_in_packages(path):
         return True
     return any(os.path.abspath(path).startswith(folder + os.sep) for folder in _LIBRARIES if folder)

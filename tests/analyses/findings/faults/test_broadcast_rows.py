@@ -12,6 +12,7 @@ USER = "/home/user/metric.py"
 FRAMES: dict[str, tuple[Frame, ...]] = {
     "state": ((USER, 5, "update"),),
     "all": ((USER, 9, "compute"),),
+    "squares": ((USER, 10, "compute"),),
 }
 ROWS = 2048
 
@@ -106,6 +107,44 @@ def test_a_matrix_that_is_centered_is_no_broadcast(tmp_path: Path, *, is_there: 
     source = {(USER, 9): "centered = kernel - means"}
     answer = run.fails("all", 16, tmp_path, node="PowBackward0", source=source)
     assert (finding_of(answer, "broadcast_rows") is None) == is_there
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_matrix_whose_centering_fails_is_no_broadcast(tmp_path: Path, *, is_there: bool) -> None:
+    run = MadeRun(FRAMES)
+    for shape in ("float32[2048, 1]", "float32[2048]"):
+        run.asks("state", ROWS * 4 / (1 << 20), name=f"{shape} tensor")
+    kernel = run.asks("state", 16, name="float32[2048, 2048] tensor")
+    if not is_there:
+        run.frees(kernel)
+    answer = run.fails("all", 16, tmp_path, expression="kernel - means")
+    assert (finding_of(answer, "broadcast_rows") is None) == is_there
+
+
+@pytest.mark.parametrize("expression", ["", "pred - target"])
+@pytest.mark.parametrize("is_matrix", [True, False])
+def test_a_loop_that_still_has_the_pairs_of_its_last_turn(
+    tmp_path: Path, expression: str, *, is_matrix: bool
+) -> None:
+    """Each turn's are made while those of the turn before are bound, and so are their squares."""
+    run = MadeRun(FRAMES)
+    for shape in ("float32[2048, 1]", "float32[2048]"):
+        run.asks("state", ROWS * 4 / (1 << 20), name=f"{shape} tensor")
+    if is_matrix:
+        run.asks("state", 16, name="float32[2048, 2048] tensor")
+    bound: list[int] = []
+    for _ in range(2 if expression else 3):
+        errors = run.asks("all", 16, name="float32[2048, 2048] tensor")
+        squares = run.asks("squares", 16, name="float32[2048, 2048] tensor")
+        run.frees(*bound)
+        bound = [errors, squares]
+    node = None if expression else "PowBackward0"
+    source = {(USER, 9): "errors = pred - target"}
+    answer = run.fails("all", 16, tmp_path, expression=expression, node=node, source=source)
+    finding = finding_of(answer, "broadcast_rows")
+    assert (finding is None) == is_matrix
+    if finding is not None:
+        assert finding.title.startswith("pred - target broadcasts")
 
 
 @pytest.mark.parametrize(

@@ -103,3 +103,21 @@ def test_a_cache_that_has_all_of_each_model_keeps_them(
     assert finding is not None
     assert any(CACHE in line for line in finding.evidence) == is_named
     assert ("take the cache off" in (finding.fix or "")) == is_named
+
+
+def test_layers_that_each_have_a_cache_of_their_own(tmp_path: Path) -> None:
+    """No cache has all of a model, and together they have."""
+    finding = told_of_folds(tmp_path, [(CACHE, "lru_cache of Head.mask()")] * 2)
+    assert finding is not None
+    assert finding.evidence[1] == (
+        "the lru_cache of Head.mask() and the unlimited lru_cache of Net.bias() have them, or layers"
+        " of them, as arguments, and keep these"
+    )
+    assert (finding.fix or "").startswith("take the caches off these functions")
+
+
+def test_many_caches_of_layers_are_counted(tmp_path: Path) -> None:
+    caches = [(f"lru_cache of Body{fold}.f()", f"lru_cache of Head{fold}.f()") for fold in range(2)]
+    finding = told_of_folds(tmp_path, caches)
+    assert finding is not None
+    assert "the lru_cache of Head0.f() and 1 more cache have them, or layers" in finding.evidence[1]

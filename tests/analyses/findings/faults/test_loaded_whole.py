@@ -11,7 +11,9 @@ from vramlens.units import MIB
 
 USER = "/home/user/resume.py"
 READS: Frame = (f"{TORCH}/serialization.py", 1540, "load")
-SAFETENSORS = "/opt/lib/python3.12/site-packages/safetensors/torch.py"
+SAFETENSORS = "safetensors/torch.py"
+INSTALLED = "/opt/lib/python3.12/site-packages"
+OF_DEBIAN = "/usr/local/lib/python3.12/dist-packages"
 FRAMES: dict[str, tuple[Frame, ...]] = {
     "weights": ((USER, 5, "build"),),
     "load": ((f"{TORCH}/serialization.py", 2100, "persistent_load"), READS, (USER, 30, "resume")),
@@ -20,18 +22,20 @@ FRAMES: dict[str, tuple[Frame, ...]] = {
         READS,
         (USER, 31, "resume"),
     ),
-    "safetensors": ((SAFETENSORS, 380, "load_file"), (USER, 32, "resume")),
+    "safetensors": ((f"{INSTALLED}/{SAFETENSORS}", 380, "load_file"), (USER, 32, "resume")),
+    "Debian's": ((f"{OF_DEBIAN}/{SAFETENSORS}", 380, "load_file"), (USER, 32, "resume")),
     "earlier load": (
         (f"{TORCH}/serialization.py", 2100, "persistent_load"),
         READS,
         (USER, 9, "begin"),
     ),
     "save": ((f"{TORCH}/serialization.py", 1000, "_save"), (USER, 40, "checkpoint")),
+    "own module": ((f"/home/user/{SAFETENSORS}", 12, "load_file"), (USER, 41, "convert")),
     "own folder": (("/home/user/safetensors/convert.py", 12, "convert"),),
 }
 
 
-@pytest.mark.parametrize("part", ["load", "old format", "safetensors"])
+@pytest.mark.parametrize("part", ["load", "old format", "safetensors", "Debian's"])
 def test_what_a_load_has_read_so_far(tmp_path: Path, part: str) -> None:
     run = MadeRun(FRAMES)
     run.asks("weights", 100, name="model.weight", kind="parameter")
@@ -45,7 +49,7 @@ def test_what_a_load_has_read_so_far(tmp_path: Path, part: str) -> None:
     assert 'map_location="cpu"' in (finding.fix or "")
 
 
-@pytest.mark.parametrize("part", ["save", "own folder"])
+@pytest.mark.parametrize("part", ["save", "own folder", "own module"])
 def test_what_reads_no_file(tmp_path: Path, part: str) -> None:
     """PyTorch saves with the same module, and a folder may be called like a library."""
     run = MadeRun(FRAMES)

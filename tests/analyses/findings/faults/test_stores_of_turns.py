@@ -117,6 +117,21 @@ def test_results_of_evaluations_that_ended(
     assert ("model.validation_step_outputs.clear()" in (finding.fix or "")) == (verdict == "likely")
 
 
+def test_an_evaluation_whose_result_is_the_first_request_after_training(tmp_path: Path) -> None:
+    """A backward pass is over where something else asks: that comes after the pass."""
+    run = MadeRun(FRAMES)
+    run.asks("data", 30)
+    for number in range(25):
+        for _ in range(2 * (number % 5 == 0)):
+            run.frees(run.asks("work", 1))
+            run.frees(run.asks("backward", 2))
+        name = f"model.validation_step_outputs[{number}]"
+        run.asks("layer", 20, name=name, module="model [no grad]")
+    finding = finding_of(run.fails("layer", 20, tmp_path), "kept_in_store")
+    assert finding is not None
+    assert finding.verdict == "likely"
+
+
 @pytest.mark.parametrize(("passes", "verdict"), [(3, "possible"), (4, "likely")])
 def test_results_that_evaluations_computed_outside_of_a_model(
     tmp_path: Path, passes: int, verdict: str

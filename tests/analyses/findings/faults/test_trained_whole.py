@@ -48,6 +48,41 @@ def test_an_attribute_of_the_whole_model_is_its_own(tmp_path: Path) -> None:
     assert finding_of(run.fails("layer", 100, tmp_path), "frozen_in_name") is None
 
 
+@pytest.mark.parametrize(
+    ("other", "use", "root"),
+    [
+        ("judge.weight", "frozen", "model"),  # a network that computes a loss
+        ("critic.weight", "stepped", "model"),
+        ("judge.weight", "", "model"),  # the program has no optimizer
+        ("task.judge.weight", "frozen", "task.model"),
+    ],
+)
+def test_an_attribute_of_a_whole_model_beside_another(
+    tmp_path: Path, other: str, use: str, root: str
+) -> None:
+    run = MadeRun(FRAMES)
+    run.asks("weights", 50, name=other, kind="parameter", use=use)
+    for layer in range(4):
+        name, own_use = f"{root}.{layer}.weight", use and "stepped"
+        run.asks("weights", 20, name=name, kind="parameter", use=own_use, unfrozen=root)
+        run.asks("layer", 100, module=f"{root}.{layer}")
+    assert finding_of(run.fails("layer", 100, tmp_path), "frozen_in_name") is None
+
+
+def test_a_whole_model_that_no_optimizer_has_was_to_be_frozen(tmp_path: Path) -> None:
+    """``teacher.requires_grad = False``, beside its student."""
+    run = MadeRun(FRAMES)
+    run.asks("weights", 50, name="student.weight", kind="parameter", use="stepped")
+    for layer in range(4):
+        name = f"teacher.{layer}.weight"
+        run.asks("weights", 20, name=name, kind="parameter", use="unstepped", unfrozen="teacher")
+        run.asks("layer", 100, module=f"teacher.{layer}")
+    finding = finding_of(run.fails("layer", 100, tmp_path), "frozen_in_name")
+    assert finding is not None
+    assert finding.bytes == 400 * MIB
+    assert finding.title.startswith("teacher.requires_grad = False freezes nothing")
+
+
 def test_several_modules_that_were_to_be_frozen_are_one_finding(tmp_path: Path) -> None:
     """Each is too small by itself; a module whose name begins alike is none of them."""
     run = MadeRun(FRAMES)

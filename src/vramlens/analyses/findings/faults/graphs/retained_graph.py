@@ -52,7 +52,7 @@ def _left_by_backward(scene: Scene) -> Iterator[Finding]:
     rows = scene.advice_rows
     is_activation = view.categories.category[rows] == Category.ACTIVATIONS
     rows = rows[is_activation & ~view.names.placed[rows]]
-    gaps = np.searchsorted(ends, allocations.born[rows])
+    gaps = view.phases.passes_before(allocations.born[rows], scene.advice_event)
     rows, gaps = rows[gaps < len(ends)], gaps[gaps < len(ends)]
     sizes = allocations.requested_bytes[rows]
     by_gap = np.bincount(gaps, weights=sizes, minlength=len(ends))

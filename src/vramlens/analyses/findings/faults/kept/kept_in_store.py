@@ -343,9 +343,10 @@ def _are_of_ended(scene: Scene, results: NDArray[np.int64], fewest_between: int)
     """Whether several came at a time, with so many backward passes between."""
     if not len(results) or not len(scene.view.phases.span_start):
         return False
-    ends = scene.view.phases.ends_before(scene.advice_event)
-    born = scene.device.allocations.born[results]
-    evaluations, entries = np.unique(np.searchsorted(ends, born), return_counts=True)
+    passes_before = scene.view.phases.passes_before(
+        scene.device.allocations.born[results], scene.advice_event
+    )
+    evaluations, entries = np.unique(passes_before, return_counts=True)
     if len(entries) < 2 or int(entries[:-1].min()) < _FEWEST_RESULTS:
         return False
     return int(np.diff(evaluations).min()) >= fewest_between

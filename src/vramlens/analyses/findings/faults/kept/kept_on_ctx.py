@@ -28,10 +28,9 @@ def kept_on_ctx(scene: Scene) -> Iterator[Finding]:
     is in use: a result on its own ctx leads to itself, and only the garbage collector frees both.
     """
     view, allocations, rows = scene.view, scene.device.allocations, scene.advice_rows
-    ends = view.phases.ends_before(scene.advice_event)
     is_on_ctx = [bool(_ON_CTX.match(view.names.name(row))) for row in rows.tolist()]
     rows = rows[np.array(is_on_ctx, np.bool_) & (allocations.born[rows] < scene.last_backward_end)]
-    passes = np.unique(np.searchsorted(ends, allocations.born[rows]))
+    passes = np.unique(view.phases.passes_before(allocations.born[rows], scene.advice_event))
     size_bytes = int(allocations.requested_bytes[rows].sum())
     if (
         len(passes) < _FEWEST_PASSES

@@ -60,7 +60,7 @@ def _earlier_states(scene: Scene) -> tuple[NDArray[np.int64], int]:
     how many optimizers have any.
     """
     names, born = scene.view.names, scene.device.allocations.born
-    ends = scene.view.phases.ends_before(scene.advice_event)
+    passes_before = scene.view.phases.passes_before(born, scene.advice_event)
     parameters = {names.name(row) for row in names.of_kind(TensorKind.PARAMETER).tolist()}
     states = np.intersect1d(scene.advice_rows, names.of_kind(TensorKind.OPTIMIZER_STATE))
     latest: dict[str, int] = {}
@@ -70,7 +70,7 @@ def _earlier_states(scene: Scene) -> tuple[NDArray[np.int64], int]:
         if match is None or match["parameter"] not in parameters:
             continue  # of a raw tensor only its place in a group is known, which others have, too
         before = latest.get(match["state"])
-        passes = 0 if before is None else np.diff(np.searchsorted(ends, born[[before, row]]))[0]
+        passes = 0 if before is None else passes_before[row] - passes_before[before]
         if before is not None and passes >= _FEWEST_PASSES:
             earlier.append(before)
         latest[match["state"]] = row

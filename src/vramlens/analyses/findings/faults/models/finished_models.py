@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +15,7 @@ from vramlens.analyses.findings.usage import part_of_heap
 from vramlens.analyses.scene import Scene, after_failure
 from vramlens.ground.verdict import Verdict
 from vramlens.trace import TensorKind
-from vramlens.units import counted, format_size
+from vramlens.units import counted, format_size, joined
 
 _LEAST_SHARE = 0.1
 _MOST_NAMED = 3
@@ -35,7 +35,7 @@ class _Model:
         first_row: of its parameters, the one that was made first.
         built_from, built_until: the events at which the first and the last of them were made.
         last_run: the event of the last request inside of it; -1 where it never ran.
-        cache: the ``lru_cache`` that has all of it as an argument; "" where none is known.
+        caches: each ``lru_cache`` that has it or layers of it as arguments; none where they do not have all.
         rows: its parameters, their gradients and their optimizer state.
         is_trained: whether it has gradients or state.
     """
@@ -47,7 +47,7 @@ class _Model:
     built_from: int
     built_until: int
     last_run: int
-    cache: str
+    caches: tuple[str, ...]
     rows: NDArray[np.int64]
     is_trained: bool
 
@@ -72,10 +72,12 @@ def finished_models(scene: Scene) -> Iterator[Finding]:
         "before the next is built, let go of model and optimizer (del; with Accelerate,"
         " accelerator.free_memory()), and keep of them what you need on the CPU"
     )
-    if all(model.cache for model in finished):
-        evidence.append(f"the {finished[0].cache} has them as arguments, and keeps them")
+    if all(model.caches for model in finished):
+        caches = sorted({cache for model in finished for cache in model.caches})
+        evidence.append(_kept_by_caches(caches))
+        what = "cache off that function" if len(caches) == 1 else "caches off these functions"
         remedy = (
-            "take the cache off that function (on a method it keeps each self), or keep its results in the"
+            f"take the {what} (on a method it keeps each self), or keep its results in the"
             " instance; then let go of model and optimizer before the next is built"
         )
     yield Finding(
@@ -89,6 +91,16 @@ def finished_models(scene: Scene) -> Iterator[Finding]:
         fix=f"{remedy} (up to {format_size(size_bytes)} less)",
         extent=Extent(scene.advice_event, np.sort(rows)),
     )
+
+
+def _kept_by_caches(caches: list[str]) -> str:
+    """What says which caches keep the models."""
+    if len(caches) == 1:
+        return f"the {caches[0]} has them as arguments, and keeps them"
+    named = [f"the {cache}" for cache in caches[:_MOST_NAMED]]
+    more = len(caches) - _MOST_NAMED
+    others = [counted(more, "more cache")] if more > 0 else []
+    return f"{joined([*named, *others])} have them, or layers of them, as arguments, and keep these"
 
 
 def _is_finished(model: _Model, newest: _Model) -> bool:
@@ -129,7 +141,13 @@ def _models(scene: Scene) -> Iterator[_Model]:
             built_from=int(allocations.born[own].min()),
             built_until=int(allocations.born[own].max()),
             last_run=int(runs.max(initial=-1)),
-            cache=min(map(view.names.kept_by, own.tolist())),
+            caches=_caches_of_all(map(view.names.kept_by, own.tolist())),
             rows=np.concatenate([own, trained_rows]),
             is_trained=len(trained_rows) > 0,
         )
+
+
+def _caches_of_all(by_parameter: Iterable[str]) -> tuple[str, ...]:
+    """The caches that have parameters as parts of their arguments; none where one is in no cache."""
+    caches = sorted(set(by_parameter))
+    return tuple(caches) if all(caches) else ()

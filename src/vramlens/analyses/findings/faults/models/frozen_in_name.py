@@ -14,7 +14,7 @@ from vramlens.analyses.finding import Finding
 from vramlens.analyses.findings.usage import part_of_heap
 from vramlens.analyses.scene import Scene, after_failure
 from vramlens.ground.verdict import Verdict
-from vramlens.trace import TensorKind
+from vramlens.trace import ParameterUse, TensorKind
 from vramlens.units import counted, format_size
 
 _LEAST_SHARE = 0.1
@@ -25,13 +25,10 @@ _LEAST_SHARE = 0.1
 def frozen_in_name(scene: Scene) -> Iterator[Finding]:
     """The gradients, states and activations of the parameters that such a module left as they were."""
     names, alive = scene.view.names, scene.advice_rows
-    parameters = np.intersect1d(alive, names.of_kind(TensorKind.PARAMETER))
-    unfrozen = np.array([row for row in parameters.tolist() if names.unfrozen(row)], np.int64)
+    unfrozen = _unfrozen(scene)
     if not len(unfrozen):
         return
     modules = list(dict.fromkeys(names.unfrozen(row) for row in unfrozen.tolist()))
-    if len(unfrozen) == len(parameters):
-        return  # the whole model: its own attribute, for a purpose of its own
     rows = np.union1d(training_rows(names, unfrozen, alive), _activations(scene, modules))
     size_bytes = int(scene.device.allocations.requested_bytes[rows].sum())
     if size_bytes < _LEAST_SHARE * scene.advice_heap.requested_bytes:
@@ -51,6 +48,22 @@ def frozen_in_name(scene: Scene) -> Iterator[Finding]:
         f" (up to {format_size(size_bytes)} less)",
         extent=Extent(scene.advice_event, rows),
     )
+
+
+def _unfrozen(scene: Scene) -> NDArray[np.int64]:
+    """The parameters that a module was to freeze; not those of a model of which it has all that are trained:
+    there it is an attribute for a purpose of its own.
+    """
+    view, names = scene.view, scene.view.names
+    parameters = np.intersect1d(scene.advice_rows, names.of_kind(TensorKind.PARAMETER))
+    parameters = parameters[names.use[parameters] != ParameterUse.FROZEN]
+    is_unfrozen = np.array([bool(names.unfrozen(row)) for row in parameters.tolist()], np.bool_)
+    # What no optimizer has, beside what one has, is no model that is trained.
+    is_idle = is_unfrozen & (names.use[parameters] == ParameterUse.UNSTEPPED)
+    roots = view.modules.root[parameters]
+    in_part = np.isin(roots, roots[~is_unfrozen])
+    idle_model = ~np.isin(roots, roots[~is_idle]) & bool((~is_idle).any())
+    return np.asarray(parameters[is_unfrozen & (in_part | idle_model)])
 
 
 def _activations(scene: Scene, outer: list[str]) -> NDArray[np.int64]:

@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
 
+import numpy as np
+
 from vramlens.analyses.attribution.named_shapes import Shape
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.findings.faults.requests.costly_expression import shown
@@ -59,26 +61,35 @@ def _row_by_row(scene: Scene) -> Iterator[tuple[str, int, Place | None]]:
     """
     request, expression = scene.ending_request, scene.ending_expression
     if request is not None and _ROW_BY_ROW.search(expression):
-        yield expression, request.size_bytes, scene.view.place_of_stack(request.stack)
+        place = scene.view.place_of_stack(request.stack)
+        if not _has_older_twin(scene, place, request.size_bytes, request.event):
+            yield expression, request.size_bytes, place
     for row, shape in scene.advice_shapes.items():
         is_square = len(shape.sizes) == 2 and shape.sizes[0] == shape.sizes[1]
         if not is_square or shape.bytes < MUCH * scene.advice_heap.requested_bytes:
             continue
-        if _has_older_twin(scene, row):
-            continue  # a matrix that is centered
         place = scene.view.place_of_block(row)
+        allocations = scene.device.allocations
+        made_bytes, born = int(allocations.requested_bytes[row]), int(allocations.born[row])
+        if _has_older_twin(scene, place, made_bytes, born):
+            continue  # a matrix that is centered
         difference = _DIFFERENCE.search(scene.source_of(place)) if place is not None else None
         if difference is not None and not _TURNED.search(difference[0]):
             yield difference["inner"] or difference["line"], shape.bytes, place
 
 
-def _has_older_twin(scene: Scene, row: int) -> bool:
-    """Whether something as large was in use when this was made."""
-    allocations = scene.device.allocations
-    born = allocations.born[row]
-    is_there = (allocations.born < born) & (allocations.died > born)
-    is_as_large = allocations.requested_bytes == allocations.requested_bytes[row]
-    return bool((is_there & is_as_large).any())
+def _has_older_twin(scene: Scene, place: Place | None, size_bytes: int, event: int) -> bool:
+    """Whether something as large, of another line, was in use when a line first made what it made at an event: of
+    the pairs of a loop's turn, those of the turn before are still there in the next.
+    """
+    allocations, view = scene.device.allocations, scene.view
+    alike = np.flatnonzero(allocations.requested_bytes == size_bytes)
+    frames, frame_of_row = np.unique(view.phases.frame[alike], return_inverse=True)
+    is_of_line = np.array([view.place(frame) == place for frame in frames.tolist()], np.bool_)
+    is_own = is_of_line[frame_of_row.reshape(-1)]
+    born, died = allocations.born[alike], allocations.died[alike]
+    first = int(born[is_own & (born >= 0)].min(initial=event))
+    return bool((~is_own & (born < first) & (died > first)).any())
 
 
 def _finding(expression: str, size_bytes: int, place: Place | None, column: Shape) -> Finding:

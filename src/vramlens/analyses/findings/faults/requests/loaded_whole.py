@@ -10,12 +10,14 @@ import numpy as np
 from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.scene import Scene
+from vramlens.ground.place import PACKAGES
 from vramlens.ground.verdict import Verdict
 from vramlens.trace import TensorKind
 from vramlens.units import format_size
 
 _READS_FILE = re.compile(
-    r"torch[/\\]serialization\.py:_?(?:legacy_)?load|site-packages[/\\]safetensors[/\\]torch\.py:load"
+    r"torch[/\\]serialization\.py:_?(?:legacy_)?load"
+    rf"|[/\\]{PACKAGES}[/\\]safetensors[/\\]torch\.py:load"
 )
 _LEAST_SHARE = 0.25
 """Of what is in use and requested."""
