@@ -146,20 +146,23 @@ def test_the_source_of_the_lines_that_called_those_and_that_asked_for_derivative
 
 
 def test_the_source_of_the_lines_that_led_to_the_last_request_that_failed(tmp_path: Path) -> None:
+    """With those around them: what the result is made of, and what becomes of it."""
     path = tmp_path / "rank.py"
-    path.write_text("y = hidden @ weight\nlogits = self.score(hidden)[chosen]\nearlier()\n")
+    lines = ["first()", *(f"before({number})" for number in range(6)), "y = hidden @ weight"]
+    path.write_text(
+        "\n".join([*lines, *(f"after({number})" for number in range(9)), "z = score(y)"])
+    )
 
-    def failed(*lines: int) -> dict[str, Any]:
+    def failed(*numbers: int) -> dict[str, Any]:
         library = {"filename": "/venv/site-packages/torch/x.py", "line": 7, "name": "f"}
-        own = [{"filename": str(path), "line": line, "name": "g"} for line in lines]
+        own = [{"filename": str(path), "line": number, "name": "g"} for number in numbers]
         return {"action": "oom", "frames": [library, *own]}
 
-    events = [failed(3), {"action": "alloc", "frames": []}, failed(1, 2), {"action": "free"}]
+    events = [failed(1), {"action": "alloc", "frames": []}, failed(8, 18), {"action": "free"}]
     told = source_at_failure({"segments": [], "device_traces": [[], events]})
-    assert [(entry["line"], entry["text"]) for entry in told] == [
-        (1, "y = hidden @ weight"),
-        (2, "logits = self.score(hidden)[chosen]"),
-    ]
+    assert [entry["line"] for entry in told] == [8, 9, 10, 11, 18, 7, 6, 5, 4, 3, 2]
+    assert told[0]["text"] == "y = hidden @ weight"
+    assert told[4]["text"] == "z = score(y)"
 
 
 def test_the_operation_whose_gradient_is_being_computed() -> None:

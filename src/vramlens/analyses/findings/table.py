@@ -36,6 +36,7 @@ from vramlens.analyses.findings.faults.kept.repeated_heads import repeated_heads
 from vramlens.analyses.findings.faults.kept.requested_outputs import requested_outputs
 from vramlens.analyses.findings.faults.kept.retry_in_except import retry_in_except
 from vramlens.analyses.findings.faults.kept.unused_cache import unused_cache
+from vramlens.analyses.findings.faults.kept.waiting_objects import waiting_objects
 from vramlens.analyses.findings.faults.larger_inputs import larger_inputs
 from vramlens.analyses.findings.faults.lbfgs_pairs import lbfgs_history
 from vramlens.analyses.findings.faults.models.copied_ddp import copied_ddp
@@ -44,6 +45,7 @@ from vramlens.analyses.findings.faults.models.finished_models import finished_mo
 from vramlens.analyses.findings.faults.models.frozen_in_name import frozen_in_name
 from vramlens.analyses.findings.faults.models.frozen_twins import frozen_twins
 from vramlens.analyses.findings.faults.models.kept_checkpoint import kept_checkpoint
+from vramlens.analyses.findings.faults.models.model_of_each_thread import model_of_each_thread
 from vramlens.analyses.findings.faults.models.replaced_states import replaced_states
 from vramlens.analyses.findings.faults.models.saved_modules import saved_modules
 from vramlens.analyses.findings.faults.models.state_dicts import state_dicts
@@ -63,6 +65,7 @@ from vramlens.analyses.findings.faults.requests.large_request import request_too
 from vramlens.analyses.findings.faults.requests.loaded_whole import loaded_whole
 from vramlens.analyses.findings.faults.requests.picked_after import picked_after
 from vramlens.analyses.findings.faults.requests.rebuilt_collection import rebuilt_collection
+from vramlens.analyses.findings.faults.requests.written_out_view import written_out_view
 from vramlens.analyses.findings.faults.uneven_rows import uneven_rows
 from vramlens.analyses.findings.faults.unlabeled_positions import unlabeled_positions
 from vramlens.analyses.findings.faults.unstepped_parameters import unstepped_parameters
@@ -391,12 +394,26 @@ FROM_RECORDING: tuple[FindingRow[Scene], ...] = (
         takes_place_of="kept_in_store",
     ),
     FindingRow(
+        id="waiting_objects",
+        find=waiting_objects,
+        is_mended_in_code=True,
+        saves_at_most=True,
+        grows=True,
+    ),
+    FindingRow(
+        id="model_of_each_thread",
+        find=model_of_each_thread,
+        is_mended_in_code=True,  # the models to come are saved, too
+        takes_place_of="wide_weights",
+    ),
+    FindingRow(
         id="kept_checkpoint",
         find=kept_checkpoint,
         is_mended_in_code=True,
         saves_at_most=True,
         takes_place_of="kept_in_store",
     ),
+    FindingRow(id="written_out_view", find=written_out_view, is_mended_in_code=True),
     FindingRow(
         id="repeated_heads",
         find=repeated_heads,

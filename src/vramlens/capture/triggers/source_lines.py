@@ -17,8 +17,10 @@ from vramlens.ground.program_errors import own_errors
 
 _MOST_LINES = 16
 _MOST_DERIVATIVES = 4
-_MOST_FAILING, _FOLLOWING = 12, 3
-"""Lines that led to the failed request, and lines after each: what becomes of the result."""
+_MOST_FAILING, _FOLLOWING, _PRECEDING = 12, 3, 6
+"""Lines that led to the failed request; lines after each: what becomes of the result; lines before the innermost:
+what it is made of.
+"""
 _MOST_EVENTS = 1024
 """After the request that failed: other threads go on."""
 _MOST_PARTS = 6
@@ -58,12 +60,17 @@ class _LinesOfProgram:
             for file, line in self.failing[:_MOST_FAILING]
             for number in range(1 + _FOLLOWING)
         )
-        yield from dict.fromkeys([*(line for line, _ in lines), *following])
+        preceding = (
+            (file, line - number)
+            for file, line in self.failing[:1]
+            for number in range(1, min(_PRECEDING, line - 1) + 1)
+        )
+        yield from dict.fromkeys([*(line for line, _ in lines), *following, *preceding])
 
 
 def source_at_failure(snapshot: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The lines that asked for most of what is alive in a snapshot, then those that called them, those that
-    asked for a derivative, and those that led to its last failed request, with some after each: ``file``,
+    asked for a derivative, and those that led to its last failed request, with some around them: ``file``,
     ``line`` and ``text``; those without a file are left out. Never raises.
     """
     with own_errors():

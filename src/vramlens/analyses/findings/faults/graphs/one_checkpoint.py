@@ -1,4 +1,6 @@
-"""One checkpoint around many layers: its backward pass computes all of them again before it uses any."""
+"""Checkpoints that save little: one around many layers, whose backward pass computes all of them again before it
+uses any, and the last segment of a sequence, which has none.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +24,10 @@ _RECOMPUTING = re.compile(
 """What torch.utils.checkpoint computes again, in its two ways."""
 _OF_SEGMENT = re.compile(r"torch[/\\]utils[/\\]checkpoint\.py:forward$")
 """A function of ``checkpoint_sequential``, which runs a segment of a sequence."""
+_IN_SEQUENCE = re.compile(r"torch[/\\]utils[/\\]checkpoint\.py:checkpoint_sequential$")
+_IN_CHECKPOINT = re.compile(r"torch[/\\]utils[/\\]checkpoint\.py:checkpoint$")
+_LEAST_OF_LAST = 0.5
+"""Of what is in use: two segments leave half of the activations to the last."""
 _DEEPEST = 3
 """Numbers in a path that are looked at."""
 _FEWEST_LAYERS = 4
@@ -32,7 +38,35 @@ _LEAST_SHARE = 0.4
 
 @after_failure
 def one_checkpoint(scene: Scene) -> Iterator[Finding]:
-    """What several layers have computed again, and that is in use together when memory runs out."""
+    """What several layers have computed again, and that is in use together when memory runs out; or what the last
+    segment of ``checkpoint_sequential`` keeps.
+    """
+    yield from _of_last_segment(scene)
+    yield from _computed_again(scene)
+
+
+def _of_last_segment(scene: Scene) -> Iterator[Finding]:
+    stacks, allocations, rows = scene.trace.stacks, scene.device.allocations, scene.advice_rows
+    stack = allocations.stack[rows]
+    rows = rows[stacks.within(_IN_SEQUENCE, stack) & ~stacks.within(_IN_CHECKPOINT, stack)]
+    size_bytes, heap = int(allocations.requested_bytes[rows].sum()), scene.advice_heap
+    if not size_bytes or size_bytes < _LEAST_OF_LAST * heap.requested_bytes:
+        return
+    yield Finding(
+        id="one_checkpoint",
+        verdict=Verdict.LIKELY,
+        title=f"{part_of_heap(size_bytes, heap)} are activations of checkpoint_sequential's last segment, which"
+        " it never checkpoints",
+        bytes=size_bytes,
+        place=scene.view.place_of_block(allocations.largest_of(rows)),
+        evidence=("with one segment nothing is checkpointed, with two half of the layers",),
+        fix="pass more segments (the second argument is how many, not how long they are): the square root of the number"
+        " of layers, or as many as there are layers",
+        extent=Extent(scene.advice_event, rows),
+    )
+
+
+def _computed_again(scene: Scene) -> Iterator[Finding]:
     allocations, modules, rows = scene.device.allocations, scene.view.modules, scene.advice_rows
     is_again = scene.trace.stacks.within(_RECOMPUTING, allocations.stack[rows])
     rows = rows[is_again & modules.marked[rows]]

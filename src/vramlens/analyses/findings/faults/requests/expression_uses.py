@@ -124,6 +124,12 @@ _USES = (
         for_graph=True,
     ),
     _of(
+        r"[\[(]\s*(?:copy\.)?deepcopy\([^()]*\)\s+for\b",
+        "makes all copies before the first is used",
+        "make each copy in the loop that uses it, so that one is alive at a time; keep what is computed with it",
+        stays=True,
+    ),
+    _of(
         r"\bdeepcopy\(",
         "copies all that it is given, on the GPU",
         "if the copy is a reference beside adapters, leave it out: switch the adapters off while it is asked (PEFT:"
@@ -135,6 +141,28 @@ _USES = (
         "copies every window, and each entry as often as windows hold it",
         "make the windows a view, x.unfold(dimension, length, step): they are its last dimension",
         stays=True,
+    ),
+    _of(
+        r"\b(?:nonzero|argwhere)\((?!.*as_tuple\s*=\s*True)",
+        "makes a number of 64 bits for each dimension of each entry that is not zero",
+        "for a bounding box, ask each axis first whether it has any (mask.any(dim=...)), and take nonzero() of these;"
+        " to count, mask.sum(); to pick, x[mask]",
+        stays=True,
+    ),
+    _of(
+        r"\b(?:bmm|matmul|mm)\(\s*([\w.]+)\.(?:transpose\([^()]*\)|t\(\)|m?T),\s*\1\s*\)"
+        r"|\b([\w.]+)\.(?:transpose\([^()]*\)|t\(\)|m?T)\s*@\s*\2\b(?!\.)",
+        "makes a number for each pair of its columns",
+        "if a row is a feature and the columns are samples or pixels, as for the Gram matrix of a style loss, multiply"
+        " in the other order: x @ x.transpose(-1, -2) has a number for each pair of rows",
+        stays=True,
+    ),
+    _of(
+        r"\bMultivariateNormal\((?!.*scale_tril)",
+        "makes the covariance once for each mean that it is given, to check and to factorize it",
+        "of one covariance, draw from the distribution with one mean, and add the others: means +"
+        " MultivariateNormal(torch.zeros(n), covariance).sample((len(means),))",
+        if_larger=True,
     ),
     _of(
         r"\bkron\(",

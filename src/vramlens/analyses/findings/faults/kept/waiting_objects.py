@@ -1,0 +1,60 @@
+"""Objects that each keep a tensor which was moved to the GPU, and wait for their turn: requests, samples."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+
+import numpy as np
+
+from vramlens.analyses.extent import Extent
+from vramlens.analyses.finding import Finding
+from vramlens.analyses.findings.usage import part_of_heap
+from vramlens.analyses.scene import Scene, after_failure
+from vramlens.ground.verdict import Verdict
+from vramlens.units import counted, format_size
+
+_ATTRIBUTE = re.compile(r"^(?P<owner>[A-Z]\w*)\.(?P<attribute>\w+)$")
+"""Of an object, by its class: several objects have one name."""
+_FEWEST_OBJECTS = 8
+_LEAST_SHARE = 0.25
+
+
+@after_failure
+def waiting_objects(scene: Scene) -> Iterator[Finding]:
+    """What the objects of one class keep in one attribute, if their line moved it to the GPU and that is much of what
+    is in use.
+    """
+    names, sizes, heap = (
+        scene.view.names,
+        scene.device.allocations.requested_bytes,
+        scene.advice_heap,
+    )
+    rows_of: defaultdict[str, list[int]] = defaultdict(list)
+    for row in scene.program_rows.tolist():
+        if _ATTRIBUTE.match(names.name(row)) and not names.kept_by(row):
+            rows_of[names.name(row)].append(row)
+    name = max(rows_of, key=lambda each: int(sizes[rows_of[each]].sum()), default="")
+    rows = np.array(rows_of.get(name, []), np.int64)
+    size_bytes = int(sizes[rows].sum())
+    if len(rows) < _FEWEST_OBJECTS or size_bytes < _LEAST_SHARE * heap.requested_bytes:
+        return
+    place = scene.view.place_of_block(int(rows[-1]))
+    if not scene.moves_data(place):
+        return
+    owner, _, attribute = name.partition(".")
+    yield Finding(
+        id="waiting_objects",
+        verdict=Verdict.LIKELY,
+        title=f"{counted(len(rows), 'tensor')} in .{attribute} of {owner} objects hold"
+        f" {part_of_heap(size_bytes, heap)}",
+        bytes=size_bytes,
+        place=place,
+        evidence=(
+            f"each was moved to the GPU when its {owner} was made, and stays there while that waits",
+        ),
+        fix=f"keep .{attribute} on the CPU, and move it to the GPU where it is used, a batch at a time"
+        f" (up to {format_size(size_bytes)} less)",
+        extent=Extent(scene.advice_event, rows),
+    )

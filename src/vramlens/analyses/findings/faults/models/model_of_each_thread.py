@@ -1,0 +1,63 @@
+"""Models that several threads built, one each, where one would do."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+
+from vramlens.analyses.extent import Extent
+from vramlens.analyses.finding import Finding
+from vramlens.analyses.findings.usage import part_of_heap
+from vramlens.analyses.scene import Scene, after_failure
+from vramlens.ground.verdict import Verdict
+from vramlens.trace import TensorKind
+from vramlens.units import format_size
+
+_IN_THREAD = re.compile(
+    r"[/\\]threading\.py:(?:run|_bootstrap\w*)$|concurrent[/\\]futures[/\\]thread\.py:"
+)
+_NUMBERED = re.compile(r"\.\d+\.")
+_FEWEST_MODELS = 3
+_LEAST_SHARE = 0.5
+
+
+@after_failure
+def model_of_each_thread(scene: Scene) -> Iterator[Finding]:
+    """The parameters that threads made, if they are most of what is in use, nothing trains them, and several models
+    have layers of the same paths.
+    """
+    view, allocations, heap = scene.view, scene.device.allocations, scene.advice_heap
+    rows = np.intersect1d(scene.advice_rows, view.names.of_kind(TensorKind.PARAMETER))
+    rows = rows[scene.trace.stacks.within(_IN_THREAD, allocations.stack[rows])]
+    size_bytes = int(allocations.requested_bytes[rows].sum())
+    is_trained = len(view.names.of_kind(TensorKind.GRADIENT, TensorKind.OPTIMIZER_STATE)) > 0
+    if not size_bytes or size_bytes < _LEAST_SHARE * heap.requested_bytes or is_trained:
+        return
+    models = _models_with_one_layer(view.names.name(row) for row in rows.tolist())
+    if models < _FEWEST_MODELS:
+        return
+    saved_bytes = size_bytes - size_bytes // models
+    yield Finding(
+        id="model_of_each_thread",
+        verdict=Verdict.LIKELY,
+        title=f"{part_of_heap(size_bytes, heap)} are weights of {models} models of one kind, or more, which threads"
+        " built for themselves",
+        bytes=saved_bytes,
+        place=view.place_of_block(int(rows[0])),
+        evidence=("each was made inside a thread, and nothing trains them",),
+        fix="if their weights are the same, build one before the threads start (or once, under a lock), and let all of"
+        " them use it: a forward pass without gradients changes nothing in it"
+        f" (at least {format_size(saved_bytes)} less)",
+        extent=Extent(scene.advice_event, rows),
+    )
+
+
+def _models_with_one_layer(names: Iterable[str]) -> int:
+    """In how many models there is a parameter of one path that leads through a numbered layer: the layers of a model
+    that is being built have names of their own, and no such path.
+    """
+    paths = (name.partition(".")[2] for name in names)
+    return max(Counter(path for path in paths if _NUMBERED.search(path)).values(), default=0)
