@@ -22,7 +22,7 @@ from vramlens.analyses.findings.faults.requests.expression_uses import (
 from vramlens.analyses.findings.usage import part_of_heap
 from vramlens.analyses.memory.heap import LineBytes
 from vramlens.analyses.scene import Scene
-from vramlens.ground.place import Place
+from vramlens.ground.place import PACKAGES, Place
 from vramlens.ground.verdict import Verdict
 from vramlens.units import MIB, counted, format_size
 
@@ -36,7 +36,7 @@ _FEWEST_ENTRIES = 8
 """Of a store: fewer are what a step has at once."""
 _OF_PARAMETERS = (Category.PARAMETERS, Category.GRADIENTS, Category.OPTIMIZER_STATE)
 _OF_MODULE = re.compile(r"[/\\]torch[/\\]nn[/\\]modules[/\\]")
-_OF_TORCH = re.compile(r"[/\\]torch[/\\](?!.*site-packages)|^<")
+_OF_TORCH = re.compile(rf"[/\\]torch[/\\](?!.*{PACKAGES})|^<")
 _LONGEST = 60
 """Letters of the expression that are shown."""
 
