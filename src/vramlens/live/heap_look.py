@@ -46,7 +46,7 @@ from vramlens.live.growth.unseen_births import with_unseen
 from vramlens.live.heap.search import Search
 from vramlens.live.heap.search_time import LONG, SearchTime
 from vramlens.live.heap.tensors import Storage, TorchObjects
-from vramlens.live.heap.unnamed_holders import search_generators, search_loose, unreached_tensors
+from vramlens.live.heap.unnamed_holders import search_briefly_on, search_loose, unreached_tensors
 from vramlens.live.holder.keeper import Statements
 from vramlens.live.leaks.allocating_line import HeapScene
 from vramlens.live.leaks.entries_in_use import with_entries_in_use
@@ -171,7 +171,7 @@ class HeapLook:
     def _search_unnamed(self) -> bool:
         """Goes on at what no name leads to. Whether tensors may be left that nothing reaches."""
         if self._is_brief:
-            search_generators(self._search, self._births)
+            search_briefly_on(self._search, self._births)
             return False
         has_unreached = unreached_tensors(self._search, self._births) >= FEWEST
         if has_unreached and not self._search.has_cut_graphs:

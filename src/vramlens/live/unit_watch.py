@@ -8,6 +8,7 @@ loop that is over, and is still there, is told as possible.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -34,7 +35,12 @@ from vramlens.live.watch import LeakWatch
 _FIRST_LOOK = 6  # steps: by then growth and warm-up can be told apart
 _QUICK_SECONDS, _SECOND_OF_QUICK = 0.5, 24
 """A loop whose first steps take less is quick: two looks take what is free there, so the second waits
-for the step at which there is more to see.
+for the step at which there is more to see, as does a third in any loop.
+"""
+_TIMES_AS_LONG = 20
+"""As the latest look took, that a loop has gone on before a third one: it is all that is free then, and
+after it none is for 12 seconds for each tenth that a look takes. With half as long, it would come
+while a server's first sessions are under way; with five times, most runs would end without it.
 """
 _FREE_SECONDS, _SHARE = 0.2, 0.008
 _MOST_FOLLOWED = 8
@@ -93,6 +99,7 @@ class UnitWatch:
         self._next, self._began = _FIRST_LOOK, time.monotonic()
         self._ration = Ration(_FREE_SECONDS, _SHARE)
         self._followed: dict[Route, FollowedSizes] = {}
+        self._looks, self._look_seconds = 0, 0.0  # of the latest
 
     @property
     def steps(self) -> int:
@@ -144,13 +151,16 @@ class UnitWatch:
         if self._ration.left > 0 and self._watch.may_have_grown:
             began = thread_time()
             self._keep()
-            self._ration.spent += thread_time() - began
+            self._looks, self._look_seconds = self._looks + 1, thread_time() - began
+            self._ration.spent += self._look_seconds
 
     @property
     def _is_too_early(self) -> bool:
         """Whether a loop is so quick that a later look will say more."""
-        is_quick = time.monotonic() - self._began < _QUICK_SECONDS
-        return is_quick and _FIRST_LOOK < self.steps < _SECOND_OF_QUICK
+        seconds = time.monotonic() - self._began
+        if self._looks >= 2:
+            return seconds < _TIMES_AS_LONG * self._look_seconds
+        return seconds < _QUICK_SECONDS and _FIRST_LOOK < self.steps < _SECOND_OF_QUICK
 
     def stop(self) -> None:
         """Ends what goes on between steps."""
@@ -261,13 +271,16 @@ class UnitWatch:
         return before if is_all else None
 
     def _lost_leaks(self, before: LeakReport, now: LeakReport) -> tuple[LiveLeak, ...]:
-        """The leaks of an earlier look that are not there any more; what is there was judged again."""
+        """The leaks of an earlier look that are not there any more; what is there was judged again. What
+        was more than all that is left is gone, whatever its owner still holds.
+        """
         names = {leak.owner.name for leak in now.leaks if leak.owner is not None}
         routes_there = {route for route, sizes in self._followed.items() if sizes.is_there}
+        most_bytes = now.live_bytes if now.complete else math.inf
         return tuple(
             leak
             for leak in before.found
-            if leak.route not in routes_there
+            if (leak.route not in routes_there or leak.bytes > most_bytes)
             and (leak.owner is None or leak.owner.name not in names)
         )
 

@@ -86,6 +86,23 @@ class Cache:
     def put(self, key, value):
         next(self.filling)
 """
+TRAINING = """
+class Trainer:
+    def __init__(self, total):
+        self.total, self.done = total, 0
+        self.history = []
+
+    def run(self):
+        while self.done < self.total:
+            self.history.append(torch.zeros(4096))
+            self.done += 1
+            TICK
+
+    def go(self):
+        turns = self.run()
+        for _ in turns:
+            watch.step()
+"""
 STEPS = 20
 
 
@@ -155,8 +172,23 @@ def test_a_loop_s_own_counter_is_no_limit(leaks_of: Callable[..., tuple[Any, ...
     assert "self.begun < self.limit and self.ahead holds" in leak.reason
 
 
+@pytest.mark.parametrize("tick", ["watch.step()", "yield", "yield self.done"])
+def test_the_loop_of_a_training_that_counts_its_steps(
+    load_program: Callable[..., types.ModuleType], tick: str
+) -> None:
+    watch = vramlens.LeakWatch()
+    text = TRAINING.replace("TICK", tick)
+    trainer = load_program(text, "training", watch=watch).Trainer(STEPS + 1)
+    if "yield" in tick:
+        trainer.go()
+    else:
+        trainer.run()
+    (leak,) = watch.report().leaks
+    assert leak.verdict == "proven"
+
+
 def test_a_pool_that_one_loop_fills_has_a_limit(leaks_of: Callable[..., tuple[Any, ...]]) -> None:
-    """The loop has no other condition, with which it would go on later."""
+    """The program asks its generator for one more, and goes on when that has ended."""
     (leak,) = leaks_of(POOL, STEPS + 1)
     assert leak.verdict == "not a problem"
     assert "it grows only as long as self.made < self.limit holds" in leak.reason

@@ -13,6 +13,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import vramlens  # noqa: E402
+from vramlens.live.excuses.numbered_keys import keeps_nearly_all  # noqa: E402
 
 BUS = """
 import functools
@@ -280,3 +281,81 @@ def test_a_key_that_may_be_there_is_asked_for(
     leak = _memory_leak(load_program, kept, taken, capacity=500)
     assert leak.verdict == "possible"
     assert "looks for" not in leak.reason
+
+
+SNAPSHOTS = """
+class Average:
+    def __init__(self, span):
+        self.every, self.span = 2, span
+        self.weights = {}
+
+    def step(self, step):
+        if step % self.every:
+            return
+        self.weights[step] = torch.zeros(4096)
+        self.weights.pop(step - self.span, None)
+"""
+
+
+@pytest.mark.parametrize(("span", "told"), [(9, True), (100, False)])
+def test_a_removal_that_asks_between_the_keys(
+    load_program: Callable[..., types.ModuleType], span: int, told: bool
+) -> None:
+    """All keys are even. A window that is not yet full looks the same, and has its turn."""
+    average = load_program(SNAPSHOTS, "averaging").Average(span)
+    watch = vramlens.LeakWatch()
+    for step in range(60):
+        average.step(step)
+        watch.step()
+    (leak,) = watch.report().leaks
+    watch.stop()
+    assert leak.verdict == ("likely" if told else "possible")
+    reason = "its keys are 2 apart, and line 11 asks for one 9 before the newest"
+    assert (reason in leak.reason) is told
+
+
+REVIEWS = """
+class Desk:
+    def __init__(self):
+        self.reviews = {}
+
+    def answer(self, number):
+        self.reviews[number] = torch.zeros(4096)
+
+    def inspect(self, number):
+        return self.reviews.pop(number)
+"""
+
+
+def test_a_table_by_number_that_keeps_nearly_all(
+    load_program: Callable[..., types.ModuleType],
+) -> None:
+    desk = load_program(REVIEWS, "reviewing").Desk()
+    watch = vramlens.LeakWatch()
+    for number in range(130):
+        desk.answer(number)
+        if number % 30 == 3:
+            desk.inspect(number)
+        watch.step()
+    (leak,) = watch.report().leaks
+    watch.stop()
+    assert leak.verdict == "likely"
+    reason = "line 10 takes an entry out: return self.reviews.pop(number), but more comes than goes"
+    assert reason in leak.reason
+
+
+@pytest.mark.parametrize(
+    ("keys", "nearly_all"),
+    [
+        ([key for key in range(0, 400, 2) if key % 20], True),
+        ([key for key in range(200) if key % 20], True),
+        ([key for key in range(200) if key % 4], False),
+        (list(range(200)), False),
+        ([key for key in range(60) if key % 20], False),
+        ([*range(100, 200), *range(90)], False),
+        ([key / 2 for key in range(200) if key % 20], False),
+    ],
+    ids=["even", "all", "under way", "none is missing", "few", "moved to the end", "no numbers"],
+)
+def test_numbers_of_which_few_are_missing(keys: list[Any], nearly_all: bool) -> None:
+    assert keeps_nearly_all(dict.fromkeys(keys)) is nearly_all

@@ -117,6 +117,75 @@ def main(tick):
         (("0.1 * value", "0.1 * value.detach()"), ("(name, value)\n", "(name, value).detach()\n")),
     ),
     Case(
+        "a heap whose longest part is asked for, and not used",
+        """
+import heapq
+class Hardest:
+    def __init__(self):
+        self.heap = []
+    def add(self, loss):
+        heapq.heappush(self.heap, (loss, batch()))
+        if len(self.heap) > 2:
+            heapq.nlargest(2, self.heap)
+def main(tick):
+    hardest = Hardest()
+    for number in range(STEPS):
+        hardest.add(number)
+        tick()
+""",
+        "(heapq.heappop(self.heap) while it has more than n): line 18 (heapq.nlargest(2, self.heap))"
+        " only gives a new list, which nothing uses",
+        (("heapq.nlargest(2, self.heap)", "heapq.heappop(self.heap)"),),
+    ),
+    Case(
+        "saved tensors that are packed into a table",
+        """
+class Store:
+    def __init__(self):
+        self.slots = {}
+    def pack(self, tensor):
+        self.slots[len(self.slots)] = tensor.half()
+        return len(self.slots) - 1
+    def unpack(self, slot):
+        return self.slots[slot].float()
+def main(tick):
+    store = Store()
+    for number in range(STEPS):
+        x = batch().requires_grad_()
+        with torch.autograd.graph.saved_tensors_hooks(store.pack, store.unpack):
+            y = layer(x).square().sum()
+        y.backward()
+        del x, y
+        tick()
+""",
+        "take each out where unpack reads it (line 18): self.slots.pop(slot) instead of"
+        " self.slots[slot]",
+        (("self.slots[slot].float()", "self.slots.pop(slot).float()"),),
+    ),
+    Case(
+        "methods of jobs that a bus keeps",
+        """
+class Bus:
+    def __init__(self):
+        self.handlers = {"weights": []}
+    def on(self, topic, handler):
+        self.handlers[topic].append(handler)
+class Job:
+    def __init__(self, bus):
+        self.pixels = batch()
+        bus.on("weights", self.refresh)
+    def refresh(self):
+        pass
+def main(tick):
+    bus = Bus()
+    for number in range(STEPS):
+        job = Job(bus)
+        tick()
+""",
+        "remove them when they are done: line 19 (bus.on('weights', self.refresh)) adds each",
+        (("        job = Job(bus)", '        job = Job(bus); bus.handlers["weights"].clear()'),),
+    ),
+    Case(
         "a row of an array in a named tuple",
         """
 Landmark = namedtuple("Landmark", "frame score vector")

@@ -12,6 +12,7 @@ from typing import Any
 
 from vramlens.live.excuses.container_bounds import Growth
 from vramlens.live.excuses.key_types import key_types
+from vramlens.live.excuses.numbered_keys import asks_between
 from vramlens.live.excuses.removal_calls import argument_of, calls_of
 from vramlens.live.excuses.removals import has_many_entries
 from vramlens.live.heap.objects import class_name, dict_items, elements_of, is_kind
@@ -31,8 +32,10 @@ def missed_text(growth: Growth, removal: Store, statements: Statements) -> str:
     """
     container = growth.container
     never_there = _never_there(removal, statements) if has_many_entries(growth) else ""
+    store, holder = growth.store, growth.holder
     return (
-        key_types(container, removal, growth.holder)
+        key_types(container, removal, holder)
+        or ("" if store is None else asks_between(container, removal, store, holder))
         or _made_anew(container, removal, statements)
         or never_there
     )

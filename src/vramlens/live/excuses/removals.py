@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 from vramlens.live.excuses.container_bounds import Growth
+from vramlens.live.excuses.numbered_keys import keeps_nearly_all
 from vramlens.live.excuses.removal_calls import calls_of, is_of_another_entry
 from vramlens.live.heap.objects import length_of
 from vramlens.live.holder.keeper import Statements
@@ -116,6 +117,8 @@ def emptied_text(removal: Store, evidence: Evidence) -> str:
 def outgrown_text(removal: Store, evidence: Evidence) -> str:
     """The sentence about a removal that takes less than comes, or nothing."""
     sentence = emptied_text(removal, evidence)
+    if keeps_nearly_all(evidence.growth.container):
+        return f"{removal_text(removal, evidence.store)}, but more comes than goes"
     if evidence.growth.is_rising:
         if _has_run(removal, evidence) and _drains(removal, evidence.store):
             sentence = f"line {removal.line} takes entries out: {short_text(removal)}"
@@ -175,6 +178,8 @@ def outgrows_removals(removals: Sequence[Store], evidence: Evidence) -> bool:
     if any(_may_drain(removal, evidence) for removal in removals):
         takes_nothing = have_run and all(map(_may_take_nothing, removals))
         return takes_nothing and growth.whole_steps >= _MANY_STEPS
+    if keeps_nearly_all(growth.container):
+        return True
     if have_run:
         return growth.whole_steps >= _SOME_STEPS
     has_long_grown = growth.whole_steps >= _WATCHED_STEPS and growth.kept_steps >= _KEPT_STEPS

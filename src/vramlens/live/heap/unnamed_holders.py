@@ -14,7 +14,7 @@ from __future__ import annotations
 import gc
 import sys
 import types
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import compress, filterfalse
 from operator import not_
 from typing import Any
@@ -78,20 +78,30 @@ def search_loose(search: Search) -> None:
     search.go_further()
     with undisturbed(), search.torch.torch._C.DisableTorchFunction():
         search.go_on(list(_stack_objects(search)))
-        array = getattr(sys.modules.get("numpy"), "ndarray", None)
-        _look_behind_arrays(search, array if type(array) is type else _NoArray)
+        _look_behind_arrays(search)
 
 
-def search_generators(search: Search, births: Births) -> None:
-    """Goes on with a brief search at the user's generators that it has not reached: a running
-    ``for`` loop may be all that holds them.
+def search_briefly_on(search: Search, births: Births) -> None:
+    """Goes on with a brief search at the user's generators that it has not reached, and behind NumPy's
+    arrays: a running ``for`` loop may be all that holds a generator, and a column of a data frame all
+    that holds a tensor.
 
     To list them takes longer than the search. What grows has young tensors, so it is done only where
-    the search has not reached some of these, or where a collection has left none.
+    the search has not reached some of these; for generators also where a collection has left none.
     """
     young = births.young_tensors()
-    if young and all(search.unreached_storage(tensor) is None for tensor in young):
-        return
+    if not young or _has_unreached(search, young):
+        _search_generators(search)
+    if _has_unreached(search, young):
+        with undisturbed(), search.torch.torch._C.DisableTorchFunction():
+            _look_behind_arrays(search)
+
+
+def _has_unreached(search: Search, tensors: Iterable[Any]) -> bool:
+    return any(search.unreached_storage(tensor) is not None for tensor in tensors)
+
+
+def _search_generators(search: Search) -> None:
     every = tracked_objects()
     is_generator = map(id(types.GeneratorType).__eq__, map(id, map(type, every)))
     generators = [value for value in compress(every, is_generator) if id(value) not in search.seen]
@@ -141,10 +151,12 @@ def _is_ours(code: types.CodeType) -> bool:
     return is_own_file(code.co_filename)
 
 
-def _look_behind_arrays(search: Search, array: type) -> None:
+def _look_behind_arrays(search: Search) -> None:
     """Takes in the tensors whose memory arrays share, what arrays of objects hold, and results of
     PyTorch's functions.
     """
+    kind = getattr(sys.modules.get("numpy"), "ndarray", None)
+    array = kind if type(kind) is type else _NoArray
     first = len(search.order)
     for place in [place for place in search.roots if type(search.order[place]) is array]:
         search.take_in_contents(place, _objects_in(search.order[place], array))

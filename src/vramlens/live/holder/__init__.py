@@ -1,5 +1,6 @@
 """Holder: the chain from a root to a tensor, and the statement that keeps it.
 
+call_fix: fixes that name another line than the one that keeps.
 chain: how a root holds a tensor, in words.
 filed_objects: timers, loggers and others that a library files in a table of its own.
 keeper: the statement that keeps.

@@ -96,6 +96,11 @@ def is_shell(value: object) -> bool:
 def outermost_table(chain: Chain, at: int) -> int:
     """The link of the data frame that a link is inside of; the link itself elsewhere."""
     for index in range(at):
-        if class_module(type(chain.links[index].value)).partition(".")[0] in _TABLES:
+        if is_table(chain.links[index].value):
             return index
     return at
+
+
+def is_table(value: object) -> bool:
+    """Whether an object is a data frame, or one of its parts."""
+    return class_module(type(value)).partition(".")[0] in _TABLES

@@ -12,7 +12,7 @@ from vramlens.live.heap.search import Search
 from vramlens.live.holder.chain import Chain, Link
 from vramlens.live.holder.keeper import Keeper, Statements, store_of
 from vramlens.live.holder.registrations import is_hook_name, is_registered_hook
-from vramlens.live.source.expressions import nodes_in, receiver_of, text_of
+from vramlens.live.source.expressions import last_name, nodes_in, receiver_of, text_of
 from vramlens.live.source.source_stores import Store
 
 _NAMED = ("attribute", "class attribute", "global", "variable")
@@ -136,23 +136,87 @@ def _is_sum(store: Store) -> bool:
     """Whether what is stored is computed from what was there: ``sums[k] = sums.get(k, 0) + x``."""
     if store.value is None:
         return False
-    earlier = _earlier_values(store)
-    operands = (part for node in ast.walk(store.value) for part in _operands(node, store.name))
+    operands = [part for node in ast.walk(store.value) for part in _operands(node, store.name)]
     if any(_is_name_of(store, operand) for operand in operands):
         return True
-    sums = (node for node in ast.walk(store.value) if isinstance(node, ast.BinOp))
-    terms = (term for node in sums for term in (node.left, node.right))
-    return any(isinstance(term, ast.Name) and term.id in earlier for term in terms)
+    earlier = _earlier_values(store)
+    if any(_says_missing(guard, store, earlier) for guard in store.guards):
+        return False
+    return any(_joins_earlier(node, store, earlier) for node in ast.walk(store.value))
+
+
+def _joins_earlier(node: ast.AST, store: Store, earlier: set[str]) -> bool:
+    """Whether a node computes with what the table had, and with something else: ``0.9 * old``, ``torch.lerp(old, x,
+    0.1)``. A call that is given nothing else may copy or move it, and one of a class wraps it.
+    """
+    if isinstance(node, ast.BinOp):
+        return any(_is_earlier(part, store, earlier) for part in (node.left, node.right))
+    if not isinstance(node, ast.Call) or last_name(node.func)[:1].isupper():
+        return False
+    called = [node.func.value] if isinstance(node.func, ast.Attribute) else []
+    is_old = [_is_earlier(_unchained(part), store, earlier) for part in (*called, *node.args)]
+    key = "" if store.key is None else text_of(store.key)
+    others = (
+        part
+        for part, old in zip(node.args, is_old[len(called) :], strict=True)
+        if not old and not isinstance(part, ast.Constant) and text_of(part) != key
+    )
+    return any(is_old) and any(True for _ in others)
+
+
+def _unchained(expression: ast.expr) -> ast.expr:
+    """``old`` of ``old.detach().float()``."""
+    while isinstance(expression, ast.Call) and isinstance(expression.func, ast.Attribute):
+        expression = expression.func.value
+    return expression
+
+
+def _says_missing(guard: ast.expr, store: Store, earlier: set[str]) -> bool:
+    """Whether a statement under a condition runs only where the table had no entry: ``if row is None``,
+    ``if key not in rows``.
+    """
+    match guard:
+        case ast.UnaryOp(op=ast.Not(), operand=ast.UnaryOp(op=ast.Not(), operand=condition)):
+            return _says_missing(condition, store, earlier)
+        case ast.UnaryOp(op=ast.Not(), operand=condition):
+            return _says_there(condition, store, earlier)
+        case ast.BoolOp(op=ast.And(), values=parts):
+            return any(_says_missing(part, store, earlier) for part in parts)
+        case ast.Compare(left=left, ops=[ast.Is()]):
+            return _is_earlier(left, store, earlier)
+        case ast.Compare(ops=[ast.NotIn()], comparators=[table]):
+            return _is_name_of(store, table)
+    return False
+
+
+def _says_there(guard: ast.expr, store: Store, earlier: set[str]) -> bool:
+    """Whether a condition holds wherever the table had an entry: ``row is not None``, ``key in rows``, ``row``."""
+    match guard:
+        case ast.BoolOp(op=ast.Or(), values=parts):
+            return any(_says_there(part, store, earlier) for part in parts)
+        case ast.Compare(left=left, ops=[ast.IsNot()]):
+            return _is_earlier(left, store, earlier)
+        case ast.Compare(ops=[ast.In()], comparators=[table]):
+            return _is_name_of(store, table)
+    return _is_earlier(guard, store, earlier)
+
+
+def _is_earlier(expression: ast.expr, store: Store, earlier: set[str]) -> bool:
+    """Whether an expression is what the table had: ``row``, ``rows.get(key)``, ``row := rows.get(key)``."""
+    if isinstance(expression, ast.NamedExpr):
+        expression = expression.value
+    is_variable = isinstance(expression, ast.Name) and expression.id in earlier
+    return is_variable or _reads_table(expression, store)
 
 
 def _earlier_values(store: Store) -> set[str]:
-    """The variables that hold what the table had: ``old = sums.get(k, x)``."""
+    """The variables that hold what the table had: ``old = sums.get(k, x)``, ``(old := sums.get(k))``."""
     body = store.function.node
     return {
         target.id
         for node in (ast.walk(body) if body is not None else ())
-        if isinstance(node, ast.Assign) and _reads_table(node.value, store)
-        for target in node.targets
+        if isinstance(node, (ast.Assign, ast.NamedExpr)) and _reads_table(node.value, store)
+        for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
         if isinstance(target, ast.Name)
     }
 

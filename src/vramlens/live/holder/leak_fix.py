@@ -8,6 +8,7 @@ import re
 from vramlens.leak.fixes import fix_of_class
 from vramlens.leak.leak import LeakOwner
 from vramlens.live.heap.cycles import BACK_NAMES
+from vramlens.live.holder.call_fix import handing_over, heap_fix, saved_tensors_fix
 from vramlens.live.holder.keeper import (
     Keeper,
     statement_source,
@@ -134,16 +135,18 @@ def _remade_fix(keeper: Keeper | None, owner: LeakOwner, moved: str) -> str:
 def _fix_of_holder(kind: str, keeper: Keeper | None, owner: LeakOwner, facts: Kept) -> str:
     """By the class of what keeps."""
     if kind == "hook":
-        return _hook_fix(keeper, owner.name)
+        return saved_tensors_fix(keeper) or _hook_fix(keeper, owner.name)
     if kind == "container" or (kind == "cache" and _has_no_keys(facts)):
         moved = facts.or_off_gpu(_keep(facts.with_call(stored_source(keeper), "cpu()")))
         takes_too_little = facts.container == "queue"
         removal = "" if takes_too_little else removal_fix(keeper, facts)
-        return removal or removal_beside(keeper) or _container_fix(owner, facts, moved)
+        beside = removal or removal_beside(keeper) or heap_fix(owner, keeper)
+        return beside or _container_fix(owner, facts, moved)
     if kind == "cache":
         return removal_beside(keeper) or _fix_of_class(kind, keeper, owner, facts)
     if kind == "closure":
-        return removal_fix(keeper, facts) or _fix_of_class(kind, keeper, owner, facts)
+        fix = _fix_of_class(kind, keeper, owner, facts)
+        return removal_fix(keeper, facts) or f"{fix}{handing_over(keeper, facts)}"
     return _fix_of_class(kind, keeper, owner, facts)
 
 

@@ -18,6 +18,7 @@ from vramlens.live.heap.objects import (
     is_recorded_warning,
 )
 from vramlens.live.holder.keeper import Keeper, store_of, stored_source
+from vramlens.live.holder.keeper_position import is_table
 from vramlens.live.holder.kept_value import Kept
 from vramlens.live.source.expressions import last_name, names_in, names_read
 from vramlens.live.source.source_stores import Store
@@ -135,6 +136,13 @@ def object_fix(keeper: Keeper | None, kept: Kept) -> str:
     if kept.form == "node":
         return _node_fix(source or "ctx", kept.path)
     path = ".mean" if _is_distribution(kept.value) else kept.path
+    store = store_of(keeper)
+    if store is not None and is_table(kept.value):
+        table = f"{store.base}.{store.name}" if store.base else store.name
+        return (
+            f"put detached tensors (.detach()) or numbers (.item()) into the cells of {table}, which"
+            " frees the graph behind them"
+        )
     if not source or not path:
         name = source or f"the {class_name(type(kept.value))}"
         return (
@@ -145,7 +153,6 @@ def object_fix(keeper: Keeper | None, kept: Kept) -> str:
         f"keep {source}{path}.detach() (and what else is needed of it, detached) instead of"
         f" {source}, which frees the graph behind it"
     )
-    store = store_of(keeper)
     is_made_here = store is not None and isinstance(store.value, ast.Call)
     no_graph = f"; or make {source} under torch.no_grad(), where nothing needs its gradients"
     return edit + no_graph if is_made_here else edit

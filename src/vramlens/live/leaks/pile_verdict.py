@@ -17,7 +17,7 @@ from vramlens.live.growth.piles import Pile
 from vramlens.live.heap.objects import is_kind, namespace_of
 from vramlens.live.heap.search import Search
 from vramlens.live.holder.keeper import Statements
-from vramlens.live.holder.keeper_position import is_shell
+from vramlens.live.holder.keeper_position import is_shell, is_table
 from vramlens.live.source.tail_reads import reads_of_end_only
 from vramlens.units import counted
 
@@ -178,6 +178,6 @@ def _is_namespace(search: Search, position: int, container: Any) -> bool:
         return True
     if type(container) is dict and search.roots.get(position) is not None:
         return True
-    if is_kind(container, *_CONTAINERS) or is_shell(container):
+    if is_kind(container, *_CONTAINERS) or is_shell(container) or is_table(container):
         return False
     return namespace_of(container) is not None

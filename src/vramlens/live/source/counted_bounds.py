@@ -11,18 +11,21 @@ import ast
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from vramlens.live.heap.objects import attributes_of
 from vramlens.live.source.bounds import known_number
-from vramlens.live.source.expressions import text_of
-from vramlens.live.source.source_stores import Store, read_source
+from vramlens.live.source.expressions import last_name, names_read, text_of
+from vramlens.live.source.source_stores import Module, Store, read_source
+from vramlens.live.source.source_tree import tree_of
 
 _MOST_OVER = 2
 """Times the limit: a meter that reads more was not kept within it."""
 
 _MOST_BYTES = 16
 """For one that is counted: an element has eight at most, and half of the entries may be taken away."""
+_LOOPS_OVER = ast.For, ast.AsyncFor, ast.comprehension
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,18 +147,17 @@ def _counting(side: ast.expr, operation: type[ast.operator], store: Store) -> St
 
 
 def _turns_a_loop(guard: ast.expr, counting: Store, store: Store) -> bool:
-    """``while i < n and ...: ...; i += 1``: a loop's own counter, where another condition has it go on later: it
-    says how long the program runs. One that something else changes, too, counts what is there, and a loop
-    without another condition fills its store at once.
+    """``while i < n: ...; i += 1``: a loop's own counter, which says how long the program runs. One that something
+    else changes, too, counts what is there. So does that of a generator which the program asks for one more now
+    and then: the program goes on when it has ended.
     """
     body = store.function.node
     module = read_source(store.file)
-    is_test = (
-        isinstance(guard, ast.BoolOp)
-        and body is not None
-        and any(isinstance(node, ast.While) and node.test is guard for node in ast.walk(body))
-    )
-    if module is None or not is_test or not isinstance(_amount(counting), ast.Constant):
+    loops = (node for node in (ast.walk(body) if body is not None else ()) if _is_of(node, guard))
+    loop = next(loops, None)
+    if module is None or loop is None or not isinstance(_amount(counting), ast.Constant):
+        return False
+    if any(isinstance(node, ast.Yield) for node in ast.walk(loop)) and _is_asked(module, store):
         return False
     changes = (
         other
@@ -163,6 +165,28 @@ def _turns_a_loop(guard: ast.expr, counting: Store, store: Store) -> bool:
         if other.base == counting.base and other is not counting
     )
     return all(change.function.name.endswith("__init__") for change in changes)
+
+
+def _is_of(node: ast.AST, guard: ast.expr) -> bool:
+    return isinstance(node, ast.While) and node.test is guard
+
+
+def _is_asked(module: Module, store: Store) -> bool:
+    """Whether the file calls a store's generator, and no loop runs over it: that would be as long."""
+    name = store.function.name.rpartition(".")[2]
+    tree = tree_of(module.file)
+    if tree is None or name not in module.calls:
+        return False
+    names = {name, *(other.name for other in _filled_by(module, name))}
+    loops = (node for node in ast.walk(tree) if isinstance(node, _LOOPS_OVER))
+    return not any(names & names_read(loop.iter) for loop in loops)
+
+
+def _filled_by(module: Module, function: str) -> Iterator[Store]:
+    """Yields the statements that store what a call of a function returns."""
+    for other in chain.from_iterable(module.stores.values()):
+        if isinstance(other.value, ast.Call) and last_name(other.value.func) == function:
+            yield other
 
 
 def _runs_with(other: Store, store: Store) -> bool:
