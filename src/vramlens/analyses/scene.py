@@ -32,8 +32,8 @@ from vramlens.ground.place import Place
 from vramlens.read.oom.oom_text import OomMessage
 from vramlens.trace import DeviceTrace, FailureMeta, OutOfMemory, Trace
 
-_MOVE = re.compile(r"\.(?:cuda\(|to\((?!\s*(?:torch\.(?:b?float|half|double)|dtype)))")
-"""A call that moves tensors; with a type it only converts them."""
+_MOVE = re.compile(r"\.(?:cuda\(|to\((?!\s*(?:torch\.(?!device)|[\w.]*dtype\b|[\"']cpu)))")
+"""A call that moves tensors to the GPU; with a type it only converts them."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -310,7 +310,7 @@ def test_a_removal_that_asks_between_the_keys(
     (leak,) = watch.report().leaks
     watch.stop()
     assert leak.verdict == ("likely" if told else "possible")
-    reason = "its keys are 2 apart, and line 11 asks for one 9 before the newest"
+    reason = "its keys are 2 apart, and line 11 looks for the one 9 before the newest"
     assert (reason in leak.reason) is told
 
 

@@ -404,7 +404,6 @@ FROM_RECORDING: tuple[FindingRow[Scene], ...] = (
         id="model_of_each_thread",
         find=model_of_each_thread,
         is_mended_in_code=True,  # the models to come are saved, too
-        takes_place_of="wide_weights",
     ),
     FindingRow(
         id="kept_checkpoint",

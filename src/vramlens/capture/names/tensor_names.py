@@ -139,6 +139,7 @@ class _NamesOfTensors:
         self._kept_by: dict[tuple[int, int], str] = {}
         self._unfrozen: dict[tuple[int, int], str] = {}
         self._shapes: dict[tuple[int, int], str] = {}
+        self._others: dict[TensorStorage, list[Any]] = {}
         self._modules = ModuleNames(heap)
         self._variables = script_variables()
         self._optimizers: list[tuple[Any, dict[str, Any]]] = []
@@ -335,17 +336,10 @@ class _NamesOfTensors:
         """Notes the shapes of the program's own tensors: of several views of a storage, the largest one's that
         shows at least half of it.
         """
-        shown_bytes: dict[tuple[int, int], int] = {}
-        for tensor in self._heap.live.get("tensor", ()):
-            storage = self._heap.storage(tensor)
-            place = (storage.device, storage.address) if storage is not None else None
-            claim = self._claims.names.get(place) if place is not None else None
-            if place is None or claim is None or claim.kind != "tensor":
-                continue
-            size_bytes = self._heap.view_bytes(tensor)
-            if size_bytes > max(shown_bytes.get(place, 0), claim.size_bytes // 2):
-                shown_bytes[place] = size_bytes
-                self._shapes[place] = self._heap.shape(tensor)
+        for storage, tensors in self._others.items():
+            largest = max(tensors, key=self._heap.view_bytes)
+            if 2 * self._heap.view_bytes(largest) > storage.size_bytes:
+                self._shapes[storage.device, storage.address] = self._heap.shape(largest)
 
     def _parameters_below(
         self, paths: Collection[str]
@@ -384,6 +378,7 @@ class _NamesOfTensors:
         unnamed = self._unnamed()
         largest = sorted(unnamed, key=lambda storage: -storage.size_bytes)[:_MOST_OTHERS]
         views = {storage: self._largest_views(unnamed[storage]) for storage in largest}
+        self._others = views
         unnamed_bytes = sum(storage.size_bytes for storage in unnamed)
         searched = [tensor for tensors in views.values() for tensor in tensors]
         if unnamed_bytes < _WORTH_A_SEARCH * self._claims.named_bytes:

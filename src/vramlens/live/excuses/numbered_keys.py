@@ -26,7 +26,7 @@ under way, as much goes as comes; with half, one that fills for the first time w
 
 
 def asks_between(container: object, removal: Store, store: Store, holder: object) -> str:
-    """``its keys are 2 apart, and line 51 asks for one 9 before the newest``: of ``x[step] = y`` every
+    """``its keys are 2 apart, and line 51 looks for the one 9 before the newest``: of ``x[step] = y`` every
     second step and ``x.pop(step - 9, None)``; empty elsewhere.
 
     Args:
@@ -44,7 +44,7 @@ def asks_between(container: object, removal: Store, store: Store, holder: object
     if before is None or apart <= 1 or not before % apart:
         return ""
     return (
-        f"its keys are {apart:,} apart, and line {removal.line} asks for one {before:,} before the"
+        f"its keys are {apart:,} apart, and line {removal.line} looks for the one {before:,} before the"
         " newest"
     )
 

@@ -166,4 +166,25 @@ def test_a_column_that_is_too_small_for_a_shape(
     finding = finding_of(answer, "broadcast_rows")
     assert (finding is not None) == is_told
     if finding is not None:
-        assert finding.title.startswith("target - preds[:, i] broadcasts float32[2048, 1]")
+        assert finding.title.startswith("target - preds[:, i] makes 2,048 x 2,048 numbers")
+
+
+@pytest.mark.parametrize(
+    ("beside", "name", "kind"),
+    [
+        (4, "int8", "buffer"),  # x * scale of quantized weights
+        (32, "chunk", "tensor"),  # value * gate of one projection
+        (0, "model.norm.bias", "parameter"),
+    ],
+)
+def test_an_operand_with_as_many_numbers_makes_no_pairs(
+    tmp_path: Path, beside: int, name: str, kind: str
+) -> None:
+    run = MadeRun(FRAMES)
+    for number in range(2):
+        vector = name if kind == "parameter" else f"Scale.rows{number}"
+        run.asks("state", ROWS * 4 / (1 << 20), name=f"{vector}", kind=kind)
+    if beside:
+        run.asks("state", beside, name=name, kind=kind)
+    answer = run.fails("all", 16, tmp_path, expression="self.weight * self.scale")
+    assert finding_of(answer, "broadcast_rows") is None

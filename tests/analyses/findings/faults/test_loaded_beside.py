@@ -20,12 +20,13 @@ FRAMES: dict[str, tuple[Frame, ...]] = {
     ),
     "attend": ((TRANSFORMERS, 300, "eager_attention_forward"), (USER, 12, "main")),
 }
+LOADS = "state = torch.load(path, map_location=device)"
 
 
 @pytest.mark.parametrize(
     ("part", "entry", "is_told"),
     [
-        ("load", "dict['model']['blocks.{}.weight']", True),
+        ("load", "dict['ema']['blocks.{}.weight']", False),  # each step needs it
         ("load", "dict['optimizer']['state'][{}]['exp_avg']", True),
         ("load", "dict['features'][{}]", False),  # data
         ("build", "dict['model']['blocks.{}.weight']", False),  # an average of the weights
@@ -46,16 +47,17 @@ def test_a_checkpoint_that_stays_beside_its_model(
 
 
 @pytest.mark.parametrize(
-    ("models", "key", "runs", "is_told"),
+    ("models", "key", "runs", "text", "is_told"),
     [
-        (4, "layers.{}.weight", False, True),
-        (2, "layers.{}.weight", False, False),
-        (4, "frame{}", False, False),
-        (4, "layers.{}.weight", True, False),  # weights that a model is given in turn
+        (4, "layers.{}.weight", False, LOADS, True),
+        (2, "layers.{}.weight", False, LOADS, False),
+        (4, "frame{}", False, LOADS, False),
+        (4, "layers.{}.weight", True, LOADS, False),  # weights that a model is given in turn
+        (4, "layers.{}.weight", False, "m[name] = torch.zeros_like(p)", False),  # hand-made Adam
     ],
 )
 def test_weights_of_several_models_where_none_runs(
-    tmp_path: Path, models: int, key: str, *, runs: bool, is_told: bool
+    tmp_path: Path, models: int, key: str, text: str, *, runs: bool, is_told: bool
 ) -> None:
     run = MadeRun(FRAMES)
     if runs:
@@ -63,7 +65,8 @@ def test_weights_of_several_models_where_none_runs(
     for model in range(models):
         for number in range(6):
             run.asks("build", 20, name=f"list[{model}]['{key.format(number)}']")
-    finding = finding_of(run.fails("build", 60, tmp_path), "state_dicts")
+    answer = run.fails("build", 60, tmp_path, source={(USER, 9): text})
+    finding = finding_of(answer, "state_dicts")
     assert (finding is not None) == is_told
 
 
@@ -86,3 +89,12 @@ def test_attention_weights_that_a_model_is_asked_for(
     answer = run.fails("attend", 40, tmp_path, source={(USER, 12): text})
     finding = finding_of(answer, "requested_outputs")
     assert (None if finding is None else finding.verdict) == verdict
+
+
+def test_hidden_states_that_the_program_collects_are_not_what_it_asked_for(tmp_path: Path) -> None:
+    run = MadeRun(FRAMES)
+    run.asks("build", 20, name="model.a.weight", kind="parameter")
+    for number in range(6):
+        run.frees(run.asks("layer", 1, module="model.a"), run.asks("layer", 1, module="model.b"))
+        run.asks("attend", 40, name=f"hidden_states[{number}]")
+    assert finding_of(run.fails("attend", 40, tmp_path), "requested_outputs") is None

@@ -40,6 +40,12 @@ PRODUCT = "hidden @ self.items.weight.T"
         ("score", PRODUCT, "logits = self.score(hidden[chosen])", None),
         ("score", PRODUCT, "logits = self.score(hidden)[:, -1]", None),
         ("score", PRODUCT, "logits = self.score(hidden)[0]", None),
+        ("score", PRODUCT, "pairs = self.score(q, k)[rows, cols]", None),
+        ("score", PRODUCT, "messages = self.score(hidden)[src]", None),  # one for each edge
+        ("score", PRODUCT, "x = self.score(packed)[inverse]", None),
+        ("score", "z @ z.T", "sim = self.score(z)[mask]", None),
+        ("nested", "x.relu_()", "a, b = (t[train_mask] for t in score(x, adj))", None),
+        ("nested", "x.relu_()", "x, y = (t[perm] for t in score(n))", None),
         ("score", PRODUCT, "logits = self.score(hidden)['logits']", None),
         ("score", PRODUCT, "logits = self.other(hidden)[chosen] + self.score(hidden)", None),
         ("score", "torch.sort(hidden)", "logits = self.score(hidden)[chosen]", None),
@@ -59,7 +65,7 @@ def test_rows_that_are_picked_after_a_call(
     assert (finding is not None) == (index is not None)
     if finding is not None:
         assert finding == answer.findings[0]
-        assert f"x[{index}] instead of x" in (finding.fix or "")
+        assert f"put [{index}] on what goes in" in (finding.fix or "")
 
 
 @pytest.mark.parametrize(
@@ -70,6 +76,9 @@ def test_rows_that_are_picked_after_a_call(
         (("scores = feats @ w.T", "loss = scores.mean()", "return scores[:, -1]"), None),
         (("scores = feats @ w.T", "return scores[:, 1]"), None),
         (("scores = conv(feats)", "return scores[:, -1]"), None),
+        (("scores = feats @ w.T", "for ids in loader:", "scores = scores[mask]"), None),
+        (("scores = feats @ w.T", "loss = loss_of(scores[mask], y[mask])"), None),
+        (("logp = F.log_softmax(x, -1)", "return -logp[torch.arange(n), y].mean()"), None),
     ],
 )
 def test_rows_that_the_next_lines_pick(
@@ -77,6 +86,7 @@ def test_rows_that_the_next_lines_pick(
 ) -> None:
     run = MadeRun(FRAMES)
     run.asks("load", 2, name="float32[256, 32, 64] tensor")
+    run.asks("load", 12800 * 64 * 4 / (1 << 20), name="items.weight", kind="parameter")
     source = {(USER, 20 + number): text for number, text in enumerate(lines)}
     part = "head" if "head" in lines[0] else "score"
     if part == "head":
@@ -86,12 +96,13 @@ def test_rows_that_the_next_lines_pick(
     assert (finding is not None) == (index is not None)
     if finding is not None:
         assert finding == answer.findings[0]
-        assert f"x[{index}] instead of x" in (finding.fix or "")
+        assert f"put [{index}] on what goes in" in (finding.fix or "")
 
 
-def test_last_columns_are_no_last_positions(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["float32[8192, 64] tensor", "uint8[64, 224, 224] tensor"])
+def test_last_columns_are_no_last_positions(tmp_path: Path, name: str) -> None:
     run = MadeRun(FRAMES)
-    run.asks("load", 2, name="float32[8192, 64] tensor")
+    run.asks("load", 3, name=name)
     source = {(USER, 20): "scores = feats @ w.T", (USER, 21): "return scores[:, -1]"}
     answer = run.fails("score", 400, tmp_path, expression="feats @ w.T", source=source)
     assert finding_of(answer, "picked_after") is None
@@ -105,27 +116,48 @@ def test_a_request_beside_much_else_is_not_what_memory_ran_out_for(tmp_path: Pat
     assert finding_of(answer, "picked_after") is None
 
 
+FLOAT = "torch.from_numpy(tiles).to(device).float()"
+
+
 @pytest.mark.parametrize(
-    ("name", "passes", "times", "expression", "is_told"),
+    ("name", "passes", "times", "expression", "statement", "is_told"),
     [
-        ("uint8[100000, 64] tensor", 0, 4, "torch.from_numpy(tiles).to(device).float()", True),
-        ("rollout[0]", 6, 4, "obs.float()", True),
-        ("float16[100000, 64] tensor", 0, 2, "x.to(torch.float32)", True),
-        ("uint8[64, 3, 224, 224] tensor", 1, 4, "images.float()", False),  # a batch
-        ("batch", 1, 4, "images.float()", False),
-        ("uint8[100000, 64] tensor", 0, 3, "x.float()", False),
-        ("uint8[100000, 64] tensor", 0, 4, "torch.cat([x, y, z, w])", False),
+        ("uint8[100000, 64] tensor", 0, 4, FLOAT, f"self.images = {FLOAT} / 255", True),
+        ("rollout[0]", 6, 4, "obs.float()", "obs = obs.float()", True),
+        (
+            "float16[100000, 64] tensor",
+            0,
+            2,
+            "x.to(torch.float32)",
+            "x = x.to(torch.float32)",
+            True,
+        ),
+        ("uint8[64, 3, 224, 224] tensor", 1, 4, "x.float()", "x = x.float()", False),  # a batch
+        ("batch", 1, 4, "images.float()", "images = images.float()", False),
+        ("uint8[100000, 64] tensor", 0, 3, "x.float()", "x = x.float()", False),
+        ("uint8[100000, 64] tensor", 0, 4, "torch.cat([x, y])", "x = torch.cat([x, y])", False),
+        ("float16[16384, 64] tensor", 0, 2, "x.float()", "f = fft.rfftn(x.float())", False),
+        ("float16[16384, 64] tensor", 0, 2, "x.float()", "h = self.conv(x.float(), adj)", False),
     ],
 )
 def test_a_narrow_tensor_that_is_converted_whole(
-    tmp_path: Path, name: str, passes: int, times: int, expression: str, *, is_told: bool
+    tmp_path: Path,
+    name: str,
+    passes: int,
+    times: int,
+    expression: str,
+    statement: str,
+    *,
+    is_told: bool,
 ) -> None:
     run = MadeRun(FRAMES)
     run.asks("load", 100, name=name)
     for _ in range(passes):
         for module in ("model.a", "model.b"):
             run.frees(run.asks("layer", 1, module=module))
-    answer = run.fails("load", 100 * times, tmp_path, expression=expression)
+    answer = run.fails(
+        "load", 100 * times, tmp_path, expression=expression, source={(USER, 5): statement}
+    )
     finding = finding_of(answer, "converted_whole")
     assert (finding is not None) == is_told
     if finding is not None:
@@ -147,6 +179,8 @@ CACHE: dict[str, tuple[Frame, ...]] = {
         ("k = k.repeat_interleave(heads // kv_heads, dim=1)", "Cache.keys[{}]", True),
         ("k = repeat_kv(k, 8)", "past_kv[{}]", True),
         ("k = apply_rope(k, cos, sin)", "Cache.keys[{}]", False),
+        ("ids = prompt.repeat(num_samples, 1)", "Cache.keys[{}]", False),
+        ("cos, sin = (t.repeat_interleave(2, -1) for t in rope)", "Cache.keys[{}]", False),
         ("k = k.repeat_interleave(heads // kv_heads, dim=1)", "outputs[{}]", False),
     ],
 )
@@ -165,3 +199,14 @@ def test_keys_that_are_repeated_before_a_cache_takes_them(
     if finding is not None:
         assert "enable_gqa=True (up to 448.00 MiB less)" in (finding.fix or "")
         assert "one head of keys for 8 heads of queries" in finding.evidence[-1]
+
+
+def test_keys_of_as_many_heads_as_queries_are_not_repeated_for_them(tmp_path: Path) -> None:
+    run = MadeRun(CACHE)
+    for kind in ("q_proj", "k_proj"):
+        run.asks("weights", 64, name=f"model.0.attn.{kind}.weight", kind="parameter")
+    for number in range(8):
+        run.asks("update", 64, name=f"Cache.keys[{number}]")
+    run.asks("repeat", 16)
+    source = {(USER, 70): "k = k.repeat(beams, 1, 1, 1)"}
+    assert finding_of(run.fails("update", 64, tmp_path, source=source), "repeated_heads") is None

@@ -153,21 +153,20 @@ def test_results_that_evaluations_computed_outside_of_a_model(
 
 
 @pytest.mark.parametrize(
-    ("part", "objects", "verdict"),
-    [("hook", 6, "likely"), ("hook", 2, "possible"), ("layer", 6, "possible")],
+    ("part", "objects", "is_told"),
+    [("hook", 6, True), ("hook", 2, False), ("layer", 6, False)],
 )
 def test_objects_that_hooks_of_earlier_calls_fill(
-    tmp_path: Path, part: str, objects: int, verdict: str
+    tmp_path: Path, part: str, objects: int, *, is_told: bool
 ) -> None:
     run = MadeRun(FRAMES)
     run.asks("weights", 10, name="model.body.weight", kind="parameter")
     for _ in range(objects):
         for level in range(4):
-            run.asks(part, 20, name=f"LayerTaps.maps['stages.{level}']")
+            run.asks(part, 20, name=f"LayerTaps.maps['stages.{level}']", module=f"model.{level}")
     finding = finding_of(run.fails("layer", 50, tmp_path), "kept_in_store")
     assert finding is not None
-    assert finding.verdict == verdict
-    assert ("handle.remove()" in (finding.fix or "")) == (verdict == "likely")
+    assert ("handle.remove()" in (finding.fix or "")) == is_told
 
 
 @pytest.mark.parametrize(
@@ -208,3 +207,11 @@ def test_smaller_entries_have_no_name_where_as_many_have_one_as_can(
     finding = finding_of(run.fails("work", 20, tmp_path), "kept_in_store")
     assert finding is not None
     assert finding.title.startswith(f"{count} tensors in Server.caches hold")
+
+
+def test_one_recorder_for_each_layer_is_no_earlier_call(tmp_path: Path) -> None:
+    run = MadeRun(FRAMES)
+    for layer in range(12):
+        run.asks("hook", 20, name="Recorder.outputs[0]", module=f"model.layers.{layer}")
+    finding = finding_of(run.fails("layer", 50, tmp_path), "kept_in_store")
+    assert finding is None or "handle.remove()" not in (finding.fix or "")

@@ -498,7 +498,7 @@ def test_a_smaller_model_is_no_earlier_try_of_the_same(tmp_path: Path) -> None:
     ("names", "parts", "is_told"),
     [
         (("TwoTower", "TwoTower_2"), 4, True),
-        (("TwoTower", "model"), 4, True),
+        (("model", "TwoTower"), 4, False),  # of a stage before, perhaps
         (("TwoTower", "Ranker"), 4, False),
         (("TwoTower", "TwoTower_2"), 3, False),
     ],

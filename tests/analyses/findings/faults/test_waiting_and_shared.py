@@ -41,6 +41,7 @@ MOVES = "return torch.from_numpy(photo).to(device).float()"
         (MOVES, 12, ".parent", False),  # a tree (linked_objects)
         ("state = self.cell(state)", 12, "", False),
         ("return x.to(torch.float32)", 12, "", False),
+        ("self.state = self.cell(s).to(self.dtype)", 12, "", False),
     ],
 )
 def test_requests_that_wait_on_the_gpu(
@@ -88,7 +89,7 @@ def test_models_that_threads_built_for_themselves(
     ("above", "expression", "is_told"),
     [
         ("windows = load[a:b].unfold(0, 200, 1)", "(windows - mean[:, None]) / std", True),
-        ("pairs = x.expand(n, n, d)", "pairs * weights", True),
+        ("pairs = x.expand_as(y)", "pairs * y", False),
         ("windows = load.unfold(0, 200, 1).contiguous()", "(windows - mean) / std", False),
         ("windows = load.unfold(0, 200, 1)", "torch.matmul(windows, kernel)", False),
         ("others = load.unfold(0, 200, 1)", "(windows - mean) / std", False),

@@ -11,6 +11,7 @@ optimizer_list: temporaries that an optimizer makes for all parameters at once, 
 padded_columns: columns of a batch that are padding in every row.
 requests: requests that it need not make.
 uneven_rows: padding of all rows to one that is far longer.
+unnamed_entries: those of a store that the recording has no name for.
 unlabeled_positions: logits of positions that have no label.
 unstepped_parameters: gradients of what no optimizer changes, and the activations for them.
 vectorized_transform: what vmap and Jacobians compute all at once.

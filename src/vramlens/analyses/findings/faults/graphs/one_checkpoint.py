@@ -50,7 +50,10 @@ def _of_last_segment(scene: Scene) -> Iterator[Finding]:
     stack = allocations.stack[rows]
     rows = rows[stacks.within(_IN_SEQUENCE, stack) & ~stacks.within(_IN_CHECKPOINT, stack)]
     size_bytes, heap = int(allocations.requested_bytes[rows].sum()), scene.advice_heap
-    if not size_bytes or size_bytes < _LEAST_OF_LAST * heap.requested_bytes:
+    modules = scene.view.modules
+    marked = rows[modules.marked[rows]]
+    is_one_layer = len(marked) > 0 and len(_layers(modules.paths, modules.module[marked])) < 2
+    if not size_bytes or size_bytes < _LEAST_OF_LAST * heap.requested_bytes or is_one_layer:
         return
     yield Finding(
         id="one_checkpoint",

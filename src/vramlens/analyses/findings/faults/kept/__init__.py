@@ -14,7 +14,6 @@ listed_batches: a list of all that a generator makes.
 repeated_heads: a cache of keys and values that were repeated for all heads.
 requested_outputs: attention weights and hidden states of all layers.
 retry_in_except: tries that failed, while the error is handled.
-unnamed_entries: those of a store that the recording has no name for.
 unused_cache: keys and values for text that nobody generates.
 waiting_objects: what objects keep on the GPU while they wait.
 """

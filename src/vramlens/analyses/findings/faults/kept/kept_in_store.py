@@ -20,7 +20,7 @@ from vramlens.analyses.attribution.phases import Phase
 from vramlens.analyses.attribution.training import Training
 from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
-from vramlens.analyses.findings.faults.kept.unnamed_entries import MANY_NAMED, with_unnamed_entries
+from vramlens.analyses.findings.faults.unnamed_entries import MANY_NAMED, with_unnamed_entries
 from vramlens.analyses.findings.usage import part_of_heap
 from vramlens.analyses.scene import Scene, after_failure
 from vramlens.ground.place import base_name
@@ -192,7 +192,7 @@ def _judged(scene: Scene, store: _Store) -> tuple[Verdict, str, str]:
             " on_validation_epoch_end), or keep only numbers there",
         )
     if _are_outputs(scene, store):
-        return Verdict.LIKELY, "each pass leaves its results there, and no graph", remedy
+        return Verdict.LIKELY, "each turn leaves its results there, and no graph", remedy
     if _is_moved_data(scene, store):
         return Verdict.LIKELY, *_of_data(scene, remedy)
     return Verdict.POSSIBLE, "", remedy
@@ -439,13 +439,14 @@ def _are_of_several(names: Names, rows: NDArray[np.int64]) -> bool:
 
 
 def _objects_with_hooks(scene: Scene, store: _Store) -> int:
-    """How many objects have a store of this name, if functions that a module calls beside its own fill it; 0 of
-    others.
+    """How many objects have a store of this name that is filled for one and the same module, by functions that it
+    calls beside its own; 0 of others.
     """
-    by_hook = [_is_made_in_hook(scene, row) for row in store.rows.tolist()]
+    names, modules, rows = scene.view.names, scene.view.modules, store.rows.tolist()
+    by_hook = [_is_made_in_hook(scene, row) for row in rows]
     if "." not in store.name or sum(by_hook) < _MOSTLY * len(by_hook):
         return 0
-    return max(Counter(map(scene.view.names.name, store.rows.tolist())).values())
+    return max(Counter((names.name(row), int(modules.module[row])) for row in rows).values())
 
 
 def _is_made_in_hook(scene: Scene, row: int) -> bool:

@@ -18,9 +18,12 @@ from vramlens.units import format_size
 _KEYS_OR_VALUES = re.compile(
     r"(?:^|[._\[\"'])(?:[kv]|keys?|values?)(?![a-z])|cache|kv", re.IGNORECASE
 )
+_KEY_OR_VALUE = r"(?:[kv]|keys?|values?|(?:key|value)_states)"
 _REPEATS = re.compile(
-    r"\brepeat_interleave\(|\.repeat\(|\brepeat_kv\(|\.expand\(.*\.(?:reshape|contiguous)\("
+    rf"^{_KEY_OR_VALUE}(?:\s*,\s*{_KEY_OR_VALUE})?\s*=.*(?:\brepeat_interleave\(|\.repeat\(|\brepeat_kv\("
+    r"|\.expand\(.*\.(?:reshape|contiguous)\()"
 )
+"""A line that repeats keys or values."""
 _QUERY = re.compile(r"\.(?:q|wq|q_proj|query|to_q)\.weight$")
 _KEY = re.compile(r"\.(?:k|wk|k_proj|key|to_k)\.weight$")
 _LEAST_SHARE = 0.25
@@ -36,12 +39,14 @@ def repeated_heads(scene: Scene) -> Iterator[Finding]:
     names, view = scene.view.names, scene.view
     cached = [row for row in scene.program_rows.tolist() if _KEYS_OR_VALUES.search(names.name(row))]
     repeats = _repeating_lines(scene)
-    kept = np.array([row for row in cached if _is_filled_after(scene, row, repeats)], np.int64)
-    size_bytes = int(scene.device.allocations.requested_bytes[kept].sum())
+    entries = np.array([row for row in cached if _is_filled_after(scene, row, repeats)], np.int64)
+    size_bytes = int(scene.device.allocations.requested_bytes[entries].sum())
     heap = scene.advice_heap
-    if len(kept) < _FEWEST or size_bytes < _LEAST_SHARE * heap.requested_bytes:
+    if len(entries) < _FEWEST or size_bytes < _LEAST_SHARE * heap.requested_bytes:
         return
     heads = _heads_for_each(scene)
+    if heads == 1:
+        return
     evidence = ["what repeats them stands before the call of the cache, in the same function"]
     saved = ""
     if heads > 1:
@@ -53,11 +58,11 @@ def repeated_heads(scene: Scene) -> Iterator[Finding]:
         title=f"{part_of_heap(size_bytes, heap)} are keys and values in a cache, repeated for all heads before it"
         " takes them",
         bytes=size_bytes,
-        place=view.place_of_block(int(kept[-1])),
+        place=view.place_of_block(int(entries[-1])),
         evidence=tuple(evidence),
         fix="cache them as the layer makes them, and repeat what leaves the cache;"
         f" F.scaled_dot_product_attention does it itself with enable_gqa=True{saved}",
-        extent=Extent(scene.advice_event, kept),
+        extent=Extent(scene.advice_event, entries),
     )
 
 
@@ -79,7 +84,7 @@ def _is_filled_after(scene: Scene, row: int, repeats: list[Place]) -> bool:
 
 
 def _heads_for_each(scene: Scene) -> int:
-    """Heads of queries for each of keys, by the weights that make them; 1 where these do not tell."""
+    """Heads of queries for each of keys, by the weights that make them; 0 where these do not tell."""
     names, sizes = scene.view.names, scene.device.allocations.requested_bytes
     queries, keys = (
         {
@@ -95,4 +100,4 @@ def _heads_for_each(scene: Scene) -> int:
         for key in keys
         if _QUERY.sub("", query) == _KEY.sub("", key)
     }
-    return ratios.pop() if len(ratios) == 1 else 1
+    return ratios.pop() if len(ratios) == 1 else 0

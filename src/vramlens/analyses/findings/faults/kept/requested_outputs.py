@@ -43,6 +43,8 @@ def requested_outputs(scene: Scene) -> Iterator[Finding]:
     rows = np.array(rows_of[kind], np.int64)
     if not view.trace.stacks.within(_MODEL_OF, allocations.stack[rows]).all():
         return
+    if len(np.unique(np.searchsorted(scene.pass_begins, allocations.born[rows], "right"))) > 1:
+        return  # outputs of several passes, which the program collects
     option = f"output_{kind}=True"
     is_asked = _is_in_source(scene, option)
     beside = ", which also has the model compute them in full" if kind == "attentions" else ""

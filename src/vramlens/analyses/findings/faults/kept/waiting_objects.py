@@ -17,6 +17,10 @@ from vramlens.units import counted, format_size
 
 _ATTRIBUTE = re.compile(r"^(?P<owner>[A-Z]\w*)\.(?P<attribute>\w+)$")
 """Of an object, by its class: several objects have one name."""
+_OF_LAYER = re.compile(
+    r"^\w*(?:Layer|Block|Attention|MLP|Expert|Weights)\w*\.|\.(?:w\d*|weights?|bias|mlp|attn)$"
+)
+"""Weights of objects that are no modules."""
 _FEWEST_OBJECTS = 8
 _LEAST_SHARE = 0.25
 
@@ -35,13 +39,15 @@ def waiting_objects(scene: Scene) -> Iterator[Finding]:
     for row in scene.program_rows.tolist():
         if _ATTRIBUTE.match(names.name(row)) and not names.kept_by(row):
             rows_of[names.name(row)].append(row)
-    name = max(rows_of, key=lambda each: int(sizes[rows_of[each]].sum()), default="")
+    name = max(rows_of, key=lambda owner_name: int(sizes[rows_of[owner_name]].sum()), default="")
     rows = np.array(rows_of.get(name, []), np.int64)
     size_bytes = int(sizes[rows].sum())
     if len(rows) < _FEWEST_OBJECTS or size_bytes < _LEAST_SHARE * heap.requested_bytes:
         return
     place = scene.view.place_of_block(int(rows[-1]))
-    if not scene.moves_data(place):
+    request = scene.ending_request
+    is_next = request is not None and place == scene.view.place_of_stack(request.stack)
+    if not is_next or not scene.moves_data(place) or _OF_LAYER.search(name):
         return
     owner, _, attribute = name.partition(".")
     yield Finding(

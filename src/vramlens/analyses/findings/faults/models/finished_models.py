@@ -107,10 +107,8 @@ def _is_finished(model: _Model, newest: _Model) -> bool:
     """Whether a model was trained, and did not run since the newest of its shapes, or of its parts in other
     sizes, was begun.
     """
-    of_one_class = _class_of(model) == _class_of(newest) or "model" in (model.name, newest.name)
-    is_of_parts = model.parts == newest.parts and (
-        of_one_class and len(model.parts) >= _FEWEST_PARTS
-    )
+    is_of_class = model.parts == newest.parts and _class_of(model) == _class_of(newest)
+    is_of_parts = is_of_class and len(model.parts) >= _FEWEST_PARTS
     is_alike = model.sizes == newest.sizes or is_of_parts
     return model.is_trained and is_alike and 0 <= model.last_run < newest.built_from
 

@@ -33,8 +33,9 @@ def kept_checkpoint(scene: Scene) -> Iterator[Finding]:
     is_state = [_is_of_state(view.names.name(row), keys) for row in rows.tolist()]
     rows = rows[np.array(is_state, np.bool_)]
     size_bytes, heap = int(sizes[rows].sum()), scene.advice_heap
-    if not size_bytes or size_bytes < _LEAST_SHARE * heap.requested_bytes:
-        return
+    has_optimizer = any(_OF_OPTIMIZER.search(view.names.name(row)) for row in rows.tolist())
+    if not has_optimizer or size_bytes < _LEAST_SHARE * heap.requested_bytes:
+        return  # weights alone may be an average, or a reference, that each step needs
     yield Finding(
         id="kept_checkpoint",
         verdict=Verdict.LIKELY,

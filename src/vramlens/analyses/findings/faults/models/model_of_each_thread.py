@@ -19,6 +19,8 @@ from vramlens.units import format_size
 _IN_THREAD = re.compile(
     r"[/\\]threading\.py:(?:run|_bootstrap\w*)$|concurrent[/\\]futures[/\\]thread\.py:"
 )
+_LOADER = re.compile(r"[/\\]transformers[/\\]|[/\\]safetensors[/\\]|torch[/\\]serialization\.py")
+"""Threads in which a library loads a model in parts."""
 _NUMBERED = re.compile(r"\.\d+\.")
 _FEWEST_MODELS = 3
 _LEAST_SHARE = 0.5
@@ -31,23 +33,29 @@ def model_of_each_thread(scene: Scene) -> Iterator[Finding]:
     """
     view, allocations, heap = scene.view, scene.device.allocations, scene.advice_heap
     rows = np.intersect1d(scene.advice_rows, view.names.of_kind(TensorKind.PARAMETER))
-    rows = rows[scene.trace.stacks.within(_IN_THREAD, allocations.stack[rows])]
+    stacks = scene.trace.stacks
+    rows = rows[stacks.within(_IN_THREAD, allocations.stack[rows])]
+    rows = rows[~stacks.within(_LOADER, allocations.stack[rows])]
     size_bytes = int(allocations.requested_bytes[rows].sum())
     is_trained = len(view.names.of_kind(TensorKind.GRADIENT, TensorKind.OPTIMIZER_STATE)) > 0
     if not size_bytes or size_bytes < _LEAST_SHARE * heap.requested_bytes or is_trained:
         return
+    request = scene.ending_request
+    is_building = request is not None and any(
+        frame.function == "__init__" for frame in stacks.of(request.stack)
+    )
     models = _models_with_one_layer(view.names.name(row) for row in rows.tolist())
     if models < _FEWEST_MODELS:
         return
     saved_bytes = size_bytes - size_bytes // models
     yield Finding(
         id="model_of_each_thread",
-        verdict=Verdict.LIKELY,
-        title=f"{part_of_heap(size_bytes, heap)} are weights of {models} models of one kind, or more, which threads"
-        " built for themselves",
+        verdict=Verdict.LIKELY if is_building else Verdict.POSSIBLE,
+        title=f"{part_of_heap(size_bytes, heap)} are weights of {models} models of one kind, or more, that were"
+        " built in threads",
         bytes=saved_bytes,
         place=view.place_of_block(int(rows[0])),
-        evidence=("each was made inside a thread, and nothing trains them",),
+        evidence=("nothing trains them",),
         fix="if their weights are the same, build one before the threads start (or once, under a lock), and let all of"
         " them use it: a forward pass without gradients changes nothing in it"
         f" (at least {format_size(saved_bytes)} less)",

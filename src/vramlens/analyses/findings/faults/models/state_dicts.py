@@ -17,6 +17,7 @@ from vramlens.trace import TensorKind
 from vramlens.units import format_size
 
 _OF_PARAMETER = re.compile(r"\['(?P<key>[\w.]+\.(?:weight|bias))'\]$")
+_LOADS = re.compile(r"\b(?:torch\.load|load_file|safe_open|load_state_dict)\(")
 _FEWEST_MODELS = 3
 _LEAST_SHARE = 0.5
 
@@ -27,7 +28,8 @@ def state_dicts(scene: Scene) -> Iterator[Finding]:
     keys.
     """
     names, sizes = scene.view.names, scene.device.allocations.requested_bytes
-    if scene.view.modules.marked.any() or len(names.of_kind(TensorKind.PARAMETER)):
+    runs = scene.view.modules.marked.any() or len(scene.view.phases.span_start)
+    if runs or len(names.of_kind(TensorKind.PARAMETER)) or not _loads(scene):
         return
     keys = {row: _OF_PARAMETER.search(names.name(row)) for row in scene.program_rows.tolist()}
     key_of_row = {row: match["key"] for row, match in keys.items() if match is not None}
@@ -48,3 +50,9 @@ def state_dicts(scene: Scene) -> Iterator[Finding]:
         f" (up to {format_size(size_bytes)} less)",
         extent=Extent(scene.advice_event, rows),
     )
+
+
+def _loads(scene: Scene) -> bool:
+    """Whether a line that holds much, or that led to the failed request, reads a file of weights."""
+    failure = scene.ending_failure
+    return failure is not None and any(map(_LOADS.search, failure.source.values()))

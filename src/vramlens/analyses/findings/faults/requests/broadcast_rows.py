@@ -16,6 +16,7 @@ from vramlens.analyses.findings.faults.requests.expression_uses import MUCH
 from vramlens.analyses.scene import Scene, after_failure
 from vramlens.ground.place import Place
 from vramlens.ground.verdict import Verdict
+from vramlens.trace import TensorKind
 from vramlens.units import format_size
 
 _PICKED = r"\[:,\s*(?!None\b)\w+\]"
@@ -36,6 +37,8 @@ _TURNED = re.compile(r"\.(?:T|mT|H|t\(\))(?!\w)")
 """An operand that is turned round makes pairs on purpose."""
 _ITEM_BYTES = 4
 """Of the type that most programs compute in."""
+_ITEMS = (1, 2, 4, 8)
+"""Bytes of a number, in its different types."""
 _BOTH = 2
 """Tensors that meet: one with an axis added is the same tensor twice."""
 _FEWEST_ROWS = 1024
@@ -48,22 +51,26 @@ def broadcast_rows(scene: Scene) -> Iterator[Finding]:
     numbers, in an expression that is mostly meant row by row.
     """
     shapes = set(scene.advice_shapes.values())
-    for expression, size_bytes, place in _row_by_row(scene):
-        column = _column(shapes, size_bytes) or _unnamed_column(scene, expression, size_bytes)
+    for expression, size_bytes, place, made_at in _row_by_row(scene):
+        column = _column(shapes, size_bytes)
         if column is not None:
             yield _finding(expression, size_bytes, place, column)
             return
+        column = _unnamed_column(scene, expression, size_bytes, made_at)
+        if column is not None:
+            yield _finding(expression, size_bytes, place, column, is_known=False)
+            return
 
 
-def _row_by_row(scene: Scene) -> Iterator[tuple[str, int, Place | None]]:
-    """Yields expressions that are mostly meant row by row, with the bytes and the line of what they make: the one
-    that failed, and those of lines that made a large square matrix.
+def _row_by_row(scene: Scene) -> Iterator[tuple[str, int, Place | None, int]]:
+    """Yields expressions that are mostly meant row by row, with the bytes, the line and the event of what they
+    make: the one that failed, and those of lines that made a large square matrix.
     """
     request, expression = scene.ending_request, scene.ending_expression
     if request is not None and _ROW_BY_ROW.search(expression):
         place = scene.view.place_of_stack(request.stack)
         if not _has_older_twin(scene, place, request.size_bytes, request.event):
-            yield expression, request.size_bytes, place
+            yield expression, request.size_bytes, place, request.event
     for row, shape in scene.advice_shapes.items():
         is_square = len(shape.sizes) == 2 and shape.sizes[0] == shape.sizes[1]
         if not is_square or shape.bytes < MUCH * scene.advice_heap.requested_bytes:
@@ -75,7 +82,7 @@ def _row_by_row(scene: Scene) -> Iterator[tuple[str, int, Place | None]]:
             continue  # a matrix that is centered
         difference = _DIFFERENCE.search(scene.source_of(place)) if place is not None else None
         if difference is not None and not _TURNED.search(difference[0]):
-            yield difference["inner"] or difference["line"], shape.bytes, place
+            yield difference["inner"] or difference["line"], shape.bytes, place, born
 
 
 def _has_older_twin(scene: Scene, place: Place | None, size_bytes: int, event: int) -> bool:
@@ -92,14 +99,26 @@ def _has_older_twin(scene: Scene, place: Place | None, size_bytes: int, event: i
     return bool((~is_own & (born < first) & (died > first)).any())
 
 
-def _finding(expression: str, size_bytes: int, place: Place | None, column: Shape) -> Finding:
+def _finding(
+    expression: str,
+    size_bytes: int,
+    place: Place | None,
+    column: Shape,
+    *,
+    is_known: bool = True,
+) -> Finding:
     rows = column.sizes[0]
     one_shape_bytes = size_bytes // rows
+    result = f"{rows:,} x {rows:,} numbers, {format_size(size_bytes)}"
+    pairs = (
+        f"broadcasts {column} with [{rows}] to {result}"
+        if is_known
+        else f"makes {result}: all pairs of a column [{rows}, 1] and a vector [{rows}]"
+    )
     return Finding(
         id="broadcast_rows",
         verdict=Verdict.LIKELY,
-        title=f"{shown(expression)} broadcasts {column} with [{rows}] to {rows:,} x {rows:,} numbers,"
-        f" {format_size(size_bytes)}",
+        title=f"{shown(expression)} {pairs}",
         bytes=size_bytes - one_shape_bytes,
         place=place,
         evidence=("a size of 1 is repeated for each entry of the other tensor",),
@@ -119,18 +138,28 @@ def _column(shapes: AbstractSet[Shape], size_bytes: int) -> Shape | None:
     return None
 
 
-def _unnamed_column(scene: Scene, expression: str, size_bytes: int) -> Shape | None:
-    """The [N, 1] tensor whose pairs take so many bytes, where such a small one has no shape in the recording: by
-    its bytes, if there are two such, or the other is a column of a table.
+def _unnamed_column(scene: Scene, expression: str, size_bytes: int, made_at: int) -> Shape | None:
+    """The [N, 1] tensor whose pairs take so many bytes, where such small ones have no shape in the recording: by
+    their bytes, if there are two such, or the other is a column of a table, and nothing that was in use before has as
+    many numbers as the pairs.
+
+    Args:
+        made_at: the event at which the pairs were requested.
     """
     rows = math.isqrt(size_bytes // _ITEM_BYTES)
-    if rows < _FEWEST_ROWS or rows * rows * _ITEM_BYTES != size_bytes:
+    if rows < _FEWEST_ROWS or rows * rows * _ITEM_BYTES != size_bytes or _TURNED.search(expression):
         return None
-    sizes, alive = scene.device.allocations.requested_bytes, scene.advice_rows
-    unknown = [
-        row for row in alive[sizes[alive] == rows * _ITEM_BYTES] if row not in scene.advice_shapes
-    ]
-    count = len(unknown)
+    sizes, alive, names = (
+        scene.device.allocations.requested_bytes,
+        scene.advice_rows,
+        scene.view.names,
+    )
+    older = alive[scene.device.allocations.born[alive] < made_at]
+    if np.isin(sizes[older], [rows * rows * item for item in _ITEMS]).any():
+        return None  # an operand has as many numbers, in this type or another
+    of_model = names.of_kind(*(kind for kind in TensorKind if kind != TensorKind.TENSOR))
+    vectors = np.setdiff1d(alive[sizes[alive] == rows * _ITEM_BYTES], of_model)
+    unknown = [row for row in vectors.tolist() if row not in scene.advice_shapes]
     is_of_table = re.search(_PICKED, expression) is not None
-    is_there = count >= 1 if is_of_table else count >= _BOTH
-    return Shape("float32", (rows, 1)) if is_there and not _TURNED.search(expression) else None
+    is_there = len(unknown) >= (1 if is_of_table else _BOTH)
+    return Shape("float32", (rows, 1)) if is_there else None

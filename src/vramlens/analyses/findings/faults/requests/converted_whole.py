@@ -9,12 +9,14 @@ from vramlens.analyses.finding import Finding
 from vramlens.analyses.findings.faults.requests.expression_uses import MUCH
 from vramlens.analyses.scene import Scene, after_failure
 from vramlens.ground.verdict import Verdict
+from vramlens.trace import TensorKind
 from vramlens.units import format_size
 
 _CONVERTS = re.compile(
     r"\.(?:float|double|half|bfloat16|long|int|type)\(|\.to\(.*\btorch\.(?:float|bfloat|int)\w*|dtype\s*="
     r"|/\s*25[56]|\*\s*1\.0"
 )
+_ASSIGNED = re.compile(r"^(?:[\w.]+\s*=(?!=)|return)\s*(?P<value>.+)")
 _TIMES = (2, 4, 8)
 """As wide as the narrow type."""
 _LEAST_SHARE = 0.5
@@ -34,11 +36,11 @@ def converted_whole(scene: Scene) -> Iterator[Finding]:
     if not _CONVERTS.search(scene.ending_expression):
         return
     rows, sizes = scene.advice_rows, scene.device.allocations.requested_bytes
-    row = int(max(rows, key=lambda each: sizes[each], default=-1))
+    row = int(max(rows, key=sizes.__getitem__, default=-1))
     if row < 0 or sizes[row] < _LEAST_SHARE * scene.advice_heap.requested_bytes:
         return
     is_wide_form = any(request.size_bytes == times * sizes[row] for times in _TIMES)
-    if not is_wide_form or _may_be_batch(scene, row):
+    if not is_wide_form or not _is_kept_whole(scene) or _may_be_batch(scene, row):
         return
     times, size = request.size_bytes // int(sizes[row]), format_size(int(sizes[row]))
     yield Finding(
@@ -49,13 +51,22 @@ def converted_whole(scene: Scene) -> Iterator[Finding]:
         bytes=request.size_bytes,
         place=None if scene.verdict is None else scene.verdict.place,
         evidence=(f"the request is exactly {times} times as large as the largest tensor in use",),
-        fix="keep it as it is, and convert the rows that are used at a time: x[index].float()"
+        fix="keep it as it is, and convert the rows that are used at a time, x[index].float(), where only some are"
         f" (up to {format_size(request.size_bytes)} less)",
     )
 
 
+def _is_kept_whole(scene: Scene) -> bool:
+    """Whether the statement assigns what it converts, and hands it to no other call: that may need all rows."""
+    place = None if scene.verdict is None else scene.verdict.place
+    assigned = None if place is None else _ASSIGNED.match(scene.source_of(place))
+    return assigned is not None and assigned["value"].startswith(scene.ending_expression)
+
+
 def _may_be_batch(scene: Scene, row: int) -> bool:
-    """Whether a tensor may be what one step is given."""
+    """Whether a tensor may be what one step is given, or makes; or a model's."""
+    if scene.view.modules.marked[row] or row in scene.view.names.of_kind(TensorKind.PARAMETER):
+        return True
     born, shape = scene.device.allocations.born[row], scene.advice_shapes.get(row)
     if int((scene.pass_begins > born).sum()) >= _PASSES:
         return False

@@ -11,7 +11,6 @@ import numpy as np
 
 from vramlens.analyses.attribution.categories import Category
 from vramlens.analyses.finding import Finding
-from vramlens.analyses.findings.faults.kept.unnamed_entries import MANY_NAMED, with_unnamed_entries
 from vramlens.analyses.findings.faults.requests.expression_uses import (
     MUCH,
     ExpressionUse,
@@ -19,11 +18,13 @@ from vramlens.analyses.findings.faults.requests.expression_uses import (
     use_of_node,
     use_of_statement,
 )
+from vramlens.analyses.findings.faults.unnamed_entries import MANY_NAMED, with_unnamed_entries
 from vramlens.analyses.findings.usage import part_of_heap
 from vramlens.analyses.memory.heap import LineBytes
 from vramlens.analyses.scene import Scene
 from vramlens.ground.place import PACKAGES, Place
 from vramlens.ground.verdict import Verdict
+from vramlens.trace import Frame
 from vramlens.units import MIB, counted, format_size
 
 _FAR_LARGER = 2
@@ -173,15 +174,29 @@ def _is_of_another_call(scene: Scene, use: ExpressionUse, line: LineBytes) -> bo
     among the arguments of ``model.generate(prompts.repeat_interleave(n))`` or ``merge(torch.cat(maps))``.
     """
     call = use.call.search(scene.source_of(line.place))
-    other_bytes = 0
-    for row in scene.advice_rows.tolist():
-        if scene.view.place_of_block(row) == line.place:
-            frames = scene.trace.stacks.of(int(scene.device.allocations.stack[row]))
-            inner = list(takewhile(lambda frame: (frame.file, frame.line) != _where(line), frames))
-            is_called = any(call is not None and frame.function in call[0] for frame in inner)
-            if not is_called and any(_is_of_other_code(frame.file) for frame in inner):
-                other_bytes += int(scene.device.allocations.requested_bytes[row])
-    return 2 * other_bytes > line.bytes
+    allocations, frames = scene.device.allocations, scene.view.phases.frame
+    rows = scene.advice_rows
+    of_line = {frame for frame in np.unique(frames[rows]).tolist() if _is_at(scene, frame, line)}
+    rows = rows[np.isin(frames[rows], [*of_line])]
+    stacks, stack_of_row = np.unique(allocations.stack[rows], return_inverse=True)
+    bytes_of_stack = np.bincount(stack_of_row, weights=allocations.requested_bytes[rows])
+    other_bytes = sum(
+        size_bytes
+        for stack, size_bytes in zip(stacks.tolist(), bytes_of_stack.tolist(), strict=True)
+        if _is_other_call(scene.trace.stacks.of(stack), line, "" if call is None else call[0])
+    )
+    return bool(2 * other_bytes > line.bytes)
+
+
+def _is_at(scene: Scene, frame: int, line: LineBytes) -> bool:
+    return frame >= 0 and scene.view.place(frame) == line.place
+
+
+def _is_other_call(frames: Sequence[Frame], line: LineBytes, call: str) -> bool:
+    """Whether what a line called in a stack is a library's or a module's, and not the call that is meant."""
+    inner = [*takewhile(lambda frame: (frame.file, frame.line) != _where(line), frames)]
+    is_called = any(frame.function in call for frame in inner)
+    return not is_called and any(_is_of_other_code(frame.file) for frame in inner)
 
 
 def _is_of_other_code(file: str) -> bool:

@@ -146,7 +146,7 @@ _USES = (
         r"\b(?:nonzero|argwhere)\((?!.*as_tuple\s*=\s*True)",
         "makes a number of 64 bits for each dimension of each entry that is not zero",
         "for a bounding box, ask each axis first whether it has any (mask.any(dim=...)), and take nonzero() of these;"
-        " to count, mask.sum(); to pick, x[mask]",
+        " to count, mask.sum(); to pick, x[mask]; of a list of edges, keep .to(torch.int32)",
         stays=True,
     ),
     _of(
@@ -154,7 +154,8 @@ _USES = (
         r"|\b([\w.]+)\.(?:transpose\([^()]*\)|t\(\)|m?T)\s*@\s*\2\b(?!\.)",
         "makes a number for each pair of its columns",
         "if a row is a feature and the columns are samples or pixels, as for the Gram matrix of a style loss, multiply"
-        " in the other order: x @ x.transpose(-1, -2) has a number for each pair of rows",
+        " in the other order: x @ x.transpose(-1, -2) has a number for each pair of rows; if these pairs are what is"
+        " wanted (normal equations), add them up over a part of the rows at a time",
         stays=True,
     ),
     _of(

@@ -17,17 +17,25 @@ from vramlens.trace import Frame
 from vramlens.units import format_size
 
 _ARGUMENTS = r"\((?:(?:[^()]|\((?:[^()]|\([^()]*\))*\))*)\)"
-_INDEX = r"\[(?P<index>(?!\s*(?:None\b|-?\d+\s*\]|\.\.\.|[\"']|(?:\w|key|name)\]))[^\[\]:]+)\]"
-"""Rows that a tensor picks: a slice and a number are views, and a key is no row."""
-_PICKED = re.compile(rf"(?P<callee>\b[\w.]+){_ARGUMENTS}{_INDEX}")
-_EACH_PICKED = re.compile(
-    rf"\b(?P<each>\w+){_INDEX}\s+for\s+(?P=each)\s+in\s+(?P<callee>[\w.]+){_ARGUMENTS}"
+_SELECTS = (
+    r"(?:(?:\w*_)?(?:mask|valid|keep|kept|chosen|selected|labell?ed|real|active|positions?)"
+    r"|[\w.]+\s*(?:[!=]=|[<>]=?)\s*-?[\w.]+)"
 )
+"""An index that picks some of the rows, each at most once, by its name or as a comparison."""
+_PICKED = re.compile(rf"(?P<callee>\b[\w.]+){_ARGUMENTS}\[(?P<index>{_SELECTS})\]")
+_EACH_PICKED = re.compile(
+    rf"\b(?P<each>\w+)\[(?P<index>idx|inds?|indices|mb_\w+|batch_\w+|\w+_idx)\]\s+for\s+(?P=each)\s+in\s+"
+    rf"(?P<callee>[\w.]+){_ARGUMENTS}"
+)
+"""Several results of one call, of each of which a minibatch is used."""
 _BY_ROW = re.compile(r"@|\b(?:linear|matmul|mm|log_softmax|softmax|normalize|relu|gelu)\(")
 """What computes each row by itself."""
+_WITH_ITSELF = re.compile(r"\b([\w.]+)\s*@\s*\1\b")
+"""A number for each pair of rows."""
 _LAYER_BY_ROW = re.compile(r"torch[/\\]nn[/\\]modules[/\\](?:linear|activation|normalization)\.py")
 _OF_MODULE = re.compile(r"torch[/\\]nn[/\\]modules[/\\]module\.py")
 _ASSIGNED = re.compile(r"^(?P<name>\w+)\s*=(?!=)(?P<value>.+)")
+_FLOATS = ("float", "bfloat")
 _NEXT_LINES = 3
 """Whose text a recording has (capture/triggers/source_lines.py)."""
 
@@ -69,16 +77,16 @@ def picked_after(scene: Scene) -> Iterator[Finding]:
     result, pick = next(picks, (None, None))
     if result is None or pick is None:
         return
-    size = format_size(result.size_bytes)
     yield Finding(
         id="picked_after",
         verdict=Verdict.LIKELY,
-        title=f"{pick.maker} computes all rows, and those of [{pick.index}] are picked from its result: {size} at once",
+        title=f"{pick.maker} computes all rows ({format_size(result.size_bytes)} at once), and only those of"
+        f" [{pick.index}] are used",
         bytes=result.size_bytes,
         place=pick.place,
-        evidence=("what computes it needs no other row for one",),
-        fix=f"pick the rows first, and compute those alone: x[{pick.index}] instead of x in what {pick.maker} is given"
-        f" (up to {size} less)",
+        evidence=("the rows are picked from its result",),
+        fix=f"pick the rows first, and compute those alone: put [{pick.index}] on what goes in (on all that has a row"
+        " for each) instead of on what comes out: less by as much as the rows that are left out",
     )
 
 
@@ -109,12 +117,12 @@ def _picks(scene: Scene, result: _Result) -> Iterator[_Pick]:
         text = scene.source_of(place)
         for match in _EACH_PICKED.finditer(text):
             if _enters(match["callee"], inner):
-                yield _Pick(f"{match['callee']}()", match["index"].strip(), place)
+                yield _Pick(f"{match['callee']}()", match["index"], place)
         # A model's rows may depend on each other, as those of a graph do.
         if is_by_row and own_functions <= 1 and inner.function != "forward":
             for match in _PICKED.finditer(text):
                 if _enters(match["callee"], inner, is_own=own_functions == 1):
-                    yield _Pick(f"{match['callee']}()", match["index"].strip(), place)
+                    yield _Pick(f"{match['callee']}()", match["index"], place)
 
 
 def _picks_in_next_lines(scene: Scene, result: _Result) -> Iterator[_Pick]:
@@ -123,34 +131,39 @@ def _picks_in_next_lines(scene: Scene, result: _Result) -> Iterator[_Pick]:
     assigned = None if own is None else _ASSIGNED.match(scene.source_of(_place_of(own)))
     if own is None or assigned is None:
         return
-    text = "\n".join(
-        scene.source_of(Place(own.file, own.line + number, own.function))
+    place, name, value = _place_of(own), assigned["name"], shown(assigned["value"].strip())
+    again = rf"(?:return|{name}\s*=)\s*{name}"
+    for text in _next_lines(scene, own):
+        pick = re.match(rf"{again}\[(?P<index>{_SELECTS})\]$", text)
+        if pick is not None:
+            yield _Pick(value, pick["index"], place)
+        elif re.match(rf"{again}\[:, -1(?:, :)?\]$", text) and _is_of_positions(scene, result):
+            yield _Pick(value, ":, -1", place)
+        if text.startswith(("for ", "while ", "def ")) or re.search(rf"\b{name}\b", text):
+            return
+
+
+def _next_lines(scene: Scene, frame: Frame) -> list[str]:
+    places = (
+        Place(frame.file, frame.line + number, frame.function)
         for number in range(1, _NEXT_LINES + 1)
     )
-    name = assigned["name"]
-    is_last = re.search(rf"\b{name}\[:, -1(?:, :)?\]", text)
-    picks = list(re.finditer(rf"\b{name}{_INDEX}", text))
-    uses = len(re.findall(rf"\b{name}\b(?!\s*=[^=])", text))
-    if is_last and uses == 1 and _is_of_positions(scene, result.size_bytes):
-        yield _Pick(_in_words(assigned["value"]), ":, -1", _place_of(own))
-    elif len(picks) == 1 and uses == 1:
-        yield _Pick(_in_words(assigned["value"]), picks[0]["index"].strip(), _place_of(own))
+    return list(map(scene.source_of, places))
 
 
-def _in_words(value: str) -> str:
-    return shown(value.strip())
-
-
-def _is_of_positions(scene: Scene, size_bytes: int) -> bool:
-    """Whether a result may have some numbers for each position of a tensor in use: then its last ones are rows, not
-    columns.
+def _is_of_positions(scene: Scene, result: _Result) -> bool:
+    """Whether a result has some numbers for each position of a tensor in use, as a product with a weight that is in
+    use has: then its last ones are rows, not columns.
     """
-    return any(
-        len(shape.sizes) == 3
-        and shape.sizes[1] > 1
-        and size_bytes % (shape.sizes[0] * shape.sizes[1] * shape.item_bytes) == 0
-        for shape in scene.advice_shapes.values()
-    )
+    sizes = set(scene.device.allocations.requested_bytes[scene.advice_rows].tolist())
+    for shape in scene.advice_shapes.values():
+        if len(shape.sizes) != 3 or shape.sizes[1] < 2 or not shape.type.startswith(_FLOATS):
+            continue
+        positions_bytes = shape.sizes[0] * shape.sizes[1] * shape.item_bytes
+        numbers, rest = divmod(result.size_bytes, positions_bytes)
+        if not rest and numbers * shape.sizes[2] * shape.item_bytes in sizes:
+            return True
+    return False
 
 
 def _place_of(frame: Frame) -> Place:
@@ -161,7 +174,8 @@ def _computes_rows(result: _Result) -> bool:
     """Whether what made a result computes each row by itself."""
     if result.frames and _LAYER_BY_ROW.search(result.frames[0].file):
         return True
-    return _BY_ROW.search(result.expression) is not None
+    is_by_row = _BY_ROW.search(result.expression) is not None
+    return is_by_row and not _WITH_ITSELF.search(result.expression)
 
 
 def _enters(callee: str, inner: Frame, *, is_own: bool = True) -> bool:
