@@ -409,3 +409,65 @@ def is_near(predicted_bytes: int, requests: list[int]) -> bool:
     """Whether that is near the largest of what was asked for and given back."""
     largest = max((size for size in requests if size > 0 and -size in requests), default=0)
     return abs(predicted_bytes - largest) <= max(0.05 * largest, MIB)
+
+
+@pytest.mark.parametrize(
+    ("images", "inputs", "outputs", "side", "is_written"),
+    [  # layers_of_programs.json.xz in benchmarks/prediction
+        (4096, 32, 64, 42, True),
+        (1024, 16, 64, 16, True),
+        (1024, 32, 64, 21, False),
+        (256, 32, 64, 84, False),
+        (256, 64, 128, 32, True),
+        (64, 64, 128, 21, False),
+        (1024, 32, 256, 32, True),
+        (256, 32, 96, 32, False),
+    ],
+)
+def test_which_results_of_images_are_written_as_they_lie(
+    images: int, inputs: int, outputs: int, side: int, *, is_written: bool
+) -> None:
+    call = convolution(images, inputs, outputs, (side, side))
+    copies = call.tensor.nbytes + call.weight.nbytes + 16
+    assert call.bytes_of_result == copies + (0 if is_written else call.output.nbytes)
+
+
+def test_a_thin_image_of_16_bits_is_copied_for_its_weights_gradient() -> None:
+    # lightning_conformer_ctc: 595.1 MB on an H200, its spectrograms have one channel
+    call = convolution(32, 1, 256, (1601, 80), dtype=torch.bfloat16)
+    filled = 8 * call.tensor.nbytes + call.output.nbytes
+    assert filled <= call.bytes_of_weight_gradient < 1.01 * filled
+    few_results = convolution(8, 2, 32, (16, 16), dtype=torch.bfloat16)
+    assert few_results.bytes_of_weight_gradient < 1024
+
+
+@pytest.mark.parametrize(
+    ("inputs", "outputs", "length", "is_by_image"),
+    [  # layers_of_programs.json.xz in benchmarks/prediction
+        (512, 512, 401, True),
+        (512, 1024, 401, True),
+        (512, 1024, 251, True),
+        (512, 512, 199, False),
+        (512, 256, 101, False),
+    ],
+)
+def test_a_signals_weight_gradient_is_a_sum_of_images(
+    inputs: int, outputs: int, length: int, *, is_by_image: bool
+) -> None:
+    call = convolution(8, inputs, outputs, (1, length), kernel=1, dtype=torch.bfloat16)
+    by_image = 8 * 4 * call.weight.numel()
+    copies = call.tensor.nbytes + call.output.nbytes
+    assert call.bytes_of_weight_gradient == (by_image if is_by_image else copies)
+
+
+def test_volumes_of_few_channels() -> None:
+    """``unet3d_ckpt_fp16``'s first layer and head, and the first in bfloat16, which copies nothing."""
+    first = convolution(2, 2, 32, (128, 128, 128), dtype=torch.float16)
+    own = first.tensor.nbytes + first.weight.nbytes + first.output.nbytes
+    assert first.bytes_of_result == own + 16
+    in_bfloat16 = convolution(2, 2, 32, (128, 128, 128), dtype=torch.bfloat16)
+    assert in_bfloat16.bytes_of_result < 1024
+    head = convolution(2, 32, 5, (128, 128, 128), kernel=1, dtype=torch.float16)
+    assert head.bytes_of_weight_gradient == head.tensor.nbytes + 8 * head.output.nbytes // 5 + MIB
+    small_head = convolution(2, 32, 3, (32, 32, 32), kernel=1)
+    assert small_head.bytes_of_weight_gradient < 1024

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import lzma
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,8 @@ import pytest
 
 from vramlens.prediction.kernels.recurrent_sizes import RecurrentCall
 
-LSTM, GRU = 2, 3
+RNN, LSTM, GRU = 1, 2, 3
+GATES = {RNN: 1, LSTM: 4, GRU: 3}
 MEASURED = Path(__file__).parents[2] / "benchmarks/prediction"
 
 
@@ -31,7 +33,7 @@ def call(mode: int, units: int, **different: int | bool) -> RecurrentCall:
         "size_each": 4,
     }
     usual.update(different)
-    gates = 4 if mode == LSTM else 3
+    gates = GATES[mode]
     widths = [usual["inputs"]] + [usual["directions"] * units] * (usual["layers"] - 1)
     weights = sum(gates * units * (width + units) for width in widths) * usual["directions"]
     return RecurrentCall(**usual, weight_bytes=weights * usual["size_each"])
@@ -62,7 +64,7 @@ def test_reserve_and_workspace_are_what_cudnn_asked_for(
 def measured(row: dict[str, Any]) -> RecurrentCall:
     """The call of a layer that was measured."""
     return call(
-        {"LSTM": LSTM, "GRU": GRU}[row["kind"]],
+        {"RNN": RNN, "LSTM": LSTM, "GRU": GRU}[row["kind"]],
         row["units"],
         inputs=row["inputs"],
         layers=row["layers"],
@@ -73,6 +75,7 @@ def measured(row: dict[str, Any]) -> RecurrentCall:
         samples=row["batch"],
         size_each=4 if row["dtype"] == "torch.float32" else 2,
         is_bfloat16=row["dtype"] == "torch.bfloat16",
+        dropout=row.get("dropout", 0) > 0,
     )
 
 
@@ -94,6 +97,31 @@ def test_workspaces_of_all_measured_layers(name: str, count: int, error: float) 
     for row in rows:
         asked = measured(row)
         assert asked.workspace_bytes == pytest.approx(row["workspace"], rel=error), row
+
+
+def test_workspaces_in_training_and_in_inference() -> None:
+    """One to four layers of 16 to 1,000 steps, with and without dropout."""
+    rows = layers_of("layers_of_programs.json.xz")
+    assert len(rows) == 419
+    for row in rows:
+        asked = measured(row)
+        in_inference = replace(asked, is_training=False, dropout=False)
+        for call, key in ((asked, "forward"), (in_inference, "inference")):
+            workspace = max(size for size in row[key] if size > 0 and -size in row[key])
+            assert call.workspace_bytes == pytest.approx(workspace, rel=0.01), row
+            least, most = call.workspace_bounds
+            assert least <= workspace <= most, row
+
+
+def test_gates_of_many_steps_are_not_held_at_once() -> None:
+    """``gru_deepar_forecast``: 1,024 series of 384 steps; its largest request, to the byte."""
+    row = {
+        "kind": "GRU", "dtype": "torch.float32", "units": 512, "inputs": 42, "layers": 3, "both": False,
+        "dropout": 0.1, "packed": False, "rows": 393_216, "steps": 384, "batch": 1024,
+    }  # fmt: skip
+    asked = measured(row)
+    assert asked.reserve_bytes == 16_156_459_264
+    assert -(-asked.workspace_bytes // 512) * 512 == 3_359_904_256
 
 
 @pytest.mark.parametrize(

@@ -185,6 +185,7 @@ def call_of(args: Any, *, is_backward: bool) -> RecurrentCall:
             weight.numel() * weight.element_size() for weight in weights if weight.dim() == 2
         ),
         is_bfloat16=tensor.dtype is torch.bfloat16,
+        is_training=bool(train),
     )
 
 

@@ -29,6 +29,7 @@ from vramlens.prediction.tensors.origins import Origins
 from vramlens.prediction.tensors.random_numbers import skip_draws
 from vramlens.prediction.tensors.remembered_shapes import RememberedShapes
 from vramlens.prediction.tensors.sparse_gradients import SparseGradients
+from vramlens.prediction.tensors.written_views import WrittenViews
 
 if TYPE_CHECKING:
     import torch
@@ -82,7 +83,10 @@ def shapes_mode(log: RequestLog, kernels: Kernels, values: KnownValues) -> Any:
                 with self:
                     return operator.run_in_parts(args, kwargs or {})
             with one_at_a_time:
-                return runner.run(function, args, kwargs or {})
+                runner.written_views.catch_up(operator)
+                result = runner.run(function, args, kwargs or {})
+                runner.written_views.follow(operator, args)
+                return result
 
     mode: Any = Shapes()  # type: ignore[no-untyped-call]
     mode.runner = runner
@@ -101,6 +105,7 @@ class OperatorRunner:
     Attributes:
         notes: what was done otherwise than on a GPU, in words, with its likely bytes.
         fused: the results that a compiled program may never make.
+        written_views: those whose history is about to be another.
     """
 
     def __init__(
@@ -120,6 +125,7 @@ class OperatorRunner:
         self._origins = Origins()
         self._collectives = Collectives(log, values, self.run)
         self.fused = FusedResults(log)
+        self.written_views = WrittenViews()
         self._sparse = SparseGradients(log, values, fake_mode, self.notes)
         self._special: dict[Any, Callable[..., Any]] = {
             torch.ops.aten._local_scalar_dense.default: self._item,

@@ -25,17 +25,12 @@ convolutions in recordings of programs on an H100 and an H200:
 - that of another weight has 14 partial sums beside the copies, or 8 MiB of them; large weights of 16
   bits have none;
 - some in 32 bits of many images are made of Fourier transforms (transforms.py);
-- a result in 32 bits of a small image whose channels eight does not divide is written as it lies,
-  with 33 to 64 of them (odd_channels.json.xz);
+- which results in 32 bits are written as they lie is in written_results.py;
 - copies have their channels filled up: to a multiple of eight with 16 bits, of four with 32, but
   for images of fewer than four (odd_channels.json.xz, to the byte); in groups, to as many channels in as
   out, and with channels last only where these differ (few_units_groups.json.xz);
 - few results (8,000 of a channel) have a weight's gradient of one sum with 16 bits, and with 32 bits
   of Winograd's transforms;
-- a volume's result in 32 bits is written as it lies, and only input and weight are copied, where it
-  has 64 channels made of 32 and more, is small, or of a 1 x 1 x 1 kernel with more channels
-  (batches_volumes.json.xz; ``p05_videomoco``'s peak to the byte; a 3-d U-Net's recording has 32
-  to 64 and 64 to 32).
 """
 
 from __future__ import annotations
@@ -62,6 +57,7 @@ from vramlens.prediction.kernels.convolutions.pointwise import (
 from vramlens.prediction.kernels.convolutions.second_gradients import SecondGradient
 from vramlens.prediction.kernels.convolutions.transforms import PlainConvolution
 from vramlens.prediction.kernels.convolutions.without_tf32 import Float32Convolution, allows_tf32
+from vramlens.prediction.kernels.convolutions.written_results import is_written_as_it_lies
 from vramlens.prediction.kernels.image_layout import (
     bytes_of,
     has_channels_last,
@@ -87,7 +83,7 @@ numbers of one channel.
 """
 _SMALL_KERNEL, _FEW_OF_SMALL = 3, 48
 _MANY_GROUPS = 48
-_FEW_CHANNELS, _MANY_POINTS, _SMALL_IMAGE = 32, 40_000, 400
+_FEW_CHANNELS, _MANY_POINTS = 32, 40_000
 _MOST_OF_THIN, _FEW_OF_THIN = 64, 128
 """Outputs from which on an image of one or two channels is copied for kernels of 7 x 7, and numbers
 that its weight's gradient is a sum of, below which it is not copied.
@@ -96,6 +92,8 @@ _FEW_RESULTS, _VERY_FEW_RESULTS = 8_000, 1_000
 """Of a channel, below which a weight's gradient of 16 bits is one sum, and one of 32 bits is made of
 Winograd's transforms, or as the tensors lie.
 """
+_RESULTS_OF_FEW_SUMMED = 3_000
+"""Of a channel, up to which a weight's gradient of 16 bits that sums few numbers needs no copies."""
 _USUAL_PARTIAL_SUMS, _MOST_USUAL_BYTES, _LARGE_WEIGHT = 14, 8 * MIB, 3 * MIB // 2
 LEAST_CHANNELS, _LEAST_WIDE_CHANNELS, _LARGE_KERNEL = 8, 4, 4
 _FEW_ODD_CHANNELS = range(5, 16)
@@ -188,8 +186,11 @@ class Convolution:
         is_image = self.tensor.dim() == _IMAGE_DIMS
         if self._is_point and self.groups == 1 and (is_image or self._is_half):  # with a stride
             return self.bytes_of_all_copies - bytes_of(self.weight)
-        copies = self._copies(fills_inputs=not self._has_few_wide_channels)
-        return copies - (bytes_of(self.output) if self._is_written_as_it_lies else 0)
+        copies = self._copies(fills_inputs=not self._has_few_taken_channels)
+        is_written = self.groups == 1 and is_written_as_it_lies(
+            self.tensor, self.weight, self.output
+        )
+        return copies - (bytes_of(self.output) if is_written else 0)
 
     @property
     def _may_copy_points(self) -> bool:
@@ -262,7 +263,7 @@ class Convolution:
         is_single = self.groups == 1  # transforms go through all channels
         if self.tensor.dtype is torch.float32 and is_single and self._result_points < _FEW_RESULTS:
             return self._bytes_of_few_results(partial_sums)
-        return self.bytes_of_all_copies + partial_sums
+        return self._copies(fills_inputs=not self._is_thin_volume_of(torch.float16)) + partial_sums
 
     @property
     def _bytes_of_few_summed(self) -> int:
@@ -379,22 +380,6 @@ class Convolution:
         return is_few and (self.stride > 1 or inputs < outputs)
 
     @property
-    def _is_written_as_it_lies(self) -> bool:
-        """Whether a result in 32 bits is: of a small image with odd channels, or of a volume."""
-        inputs, outputs = int(self.tensor.shape[1]), int(self.output.shape[1])
-        if self.tensor.dtype is not torch.float32 or self.groups > 1:
-            return False
-        if self.tensor.dim() != _VOLUME_DIMS:
-            is_odd = inputs % LEAST_CHANNELS > 0 or outputs % LEAST_CHANNELS > 0
-            is_small = math.prod(self.tensor.shape[2:]) <= _SMALL_IMAGE
-            return is_odd and is_small and _FEW_CHANNELS < min(inputs, outputs) <= _MANY_OF_VOLUME
-        if self._is_point:
-            return outputs > _MANY_OF_VOLUME
-        if _FEW_CHANNELS < outputs <= _MANY_OF_VOLUME:
-            return inputs >= _FEW_CHANNELS
-        return inputs < _MANY_OF_VOLUME and self._points < _MANY_POINTS
-
-    @property
     def _points(self) -> int:
         """Numbers of one channel of all images."""
         return int(self.tensor.numel() // self.tensor.shape[1])
@@ -425,6 +410,16 @@ class Convolution:
         """Whether an image of 32 bits has fewer channels than cuDNN takes as they lie."""
         return not self._is_half and int(self.tensor.shape[1]) < _LEAST_WIDE_CHANNELS
 
+    def _is_thin_volume_of(self, dtype: Any) -> bool:
+        """Whether it is a volume of that type with so few channels."""
+        is_volume = self.tensor.dim() == _VOLUME_DIMS and self.tensor.dtype is dtype
+        return is_volume and int(self.tensor.shape[1]) < _LEAST_WIDE_CHANNELS
+
+    @property
+    def _has_few_taken_channels(self) -> bool:
+        """Whether it has so few that a result's copy of it has as many."""
+        return self._has_few_wide_channels or self._is_thin_volume_of(torch.float16)
+
     @property
     def runs_in_own_kernel(self) -> bool:
         """Whether PyTorch's own kernel runs it, not cuDNN."""
@@ -448,6 +443,8 @@ class Convolution:
         if self._is_thin_image:
             is_stem = tuple(self.weight.shape[2:]) == (7, 7)
             return not is_stem or int(self.output.shape[1]) < _MOST_OF_THIN
+        if self._is_thin_volume_of(torch.bfloat16):
+            return True
         is_wide = int(self.tensor.shape[1]) >= _MANY_OF_VOLUME and self.groups == 1
         if is_wide and self._is_point and self.tensor.dim() == _VOLUME_DIMS:
             return False
@@ -459,6 +456,8 @@ class Convolution:
             points = self.output.numel() // int(self.output.shape[1])
             return self._summed < _FEW_OF_THIN and points >= _MANY_POINTS
         few = _FEW_FOR_WEIGHT[self._is_half]
+        if self._is_half and self.groups == 1 and not self._is_point:
+            return self._summed < few and self._result_points <= _RESULTS_OF_FEW_SUMMED
         if not self._is_half and int(self.output.shape[1]) <= _FEW_CHANNELS:
             few = _FEW_FOR_FEW_OUTPUTS
         return self.is_depthwise or self._summed < few

@@ -34,6 +34,11 @@ def bytes_of_copies(tensor: Any, weight: Any, output: Any, *, fills_inputs: bool
     return copies + _scaled(bytes_of(weight), input_share, output_share) + HEADER_BYTES
 
 
+def bytes_of_filled_sides(tensor: Any, output: Any) -> int:
+    """Of copies of input and output."""
+    return sum(_scaled(bytes_of(side), _share(side)) for side in (tensor, output))
+
+
 def bytes_of_even_copies(tensor: Any, weight: Any, output: Any) -> int:
     """Of copies of all three tensors of a convolution in groups: each group has as many channels in as out
     (few_units_groups.json.xz in benchmarks/prediction).

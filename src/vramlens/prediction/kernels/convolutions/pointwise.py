@@ -18,7 +18,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from vramlens.prediction.kernels.convolutions.filled_up_copies import (
+    bytes_of_filled_sides,
+    multiple_of,
+)
 from vramlens.prediction.kernels.image_layout import bytes_of, is_half
+from vramlens.units import MIB
 
 _ALIGNED, _LEAST_ALIGNED, _MUCH_MORE = 8, 64, 1.25
 _VOLUME_DIMS = 5
@@ -30,6 +35,11 @@ _LEAST_POINTS, _FEW_POINTS, _MOST_POINTS = 3_000, 6_000, 30_000
 """Of all images: from which on a result of very many channels is copied, and up to which one that a
 large weight makes, and its input's gradient, are.
 """
+_LEAST_UNALIGNED = 250
+"""Numbers of a channel from which on a gradient of 16 bits has one partial sum for each image, though
+eight does not divide them: signals of 251 and 401, not of 199, with 512 channels.
+"""
+_LARGE_VOLUME, _SUMS_OF_VOLUME = 1 << 20, MIB
 _PROCESSORS, _TILE, _LONG_TILE, _MANY_TILES = 132, 128, 256, 8
 """Of an H200 and an H100, and what one of them works on at a time."""
 _LEAST_SUMMED, _LEAST_OF_TWO, _LEAST_OF_PART, _MULTIPLE_OF_PART = 1_000, 400_000, 64, 4
@@ -48,12 +58,29 @@ def bytes_of_pointwise_gradient(
     copies = bytes_of(tensor) + bytes_of(output)
     by_image = int(tensor.shape[0]) * partial_sum
     points = math.prod(tensor.shape[2:])
+    if tensor.dim() == _VOLUME_DIMS and _has_odd_results(output):
+        is_copied = _copies_volume(tensor, output, points)
+        return bytes_of_filled_sides(tensor, output) + _SUMS_OF_VOLUME if is_copied else by_image
     if points >= _LARGE_IMAGE and _has_few_channels(tensor, int(output.shape[1]), points):
         return copies + partial_sums
     if is_half(tensor):
         is_aligned = points % _ALIGNED == 0 and points >= _LEAST_ALIGNED
-        return by_image if is_aligned else min(by_image, copies)
+        is_by_image = is_aligned or points >= _LEAST_UNALIGNED
+        return by_image if is_by_image else min(by_image, copies)
     return by_image if by_image <= _MUCH_MORE * copies else copies
+
+
+def _has_odd_results(output: Any) -> bool:
+    return int(output.shape[1]) % multiple_of(output) > 0 or int(output.shape[1]) < _ALIGNED
+
+
+def _copies_volume(tensor: Any, output: Any, points: int) -> bool:
+    """Whether a volume with few results, such as a segmentation's classes, is copied."""
+    if points < _LARGE_IMAGE:
+        return False
+    if is_half(tensor) or int(output.shape[1]) > _ALIGNED:
+        return True
+    return (points >= _LARGE_VOLUME) == (int(tensor.shape[1]) < _MORE_CHANNELS)
 
 
 def copies_for_result(tensor: Any, output: Any) -> bool:
