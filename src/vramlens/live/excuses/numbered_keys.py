@@ -33,13 +33,17 @@ def asks_between(container: object, removal: Store, store: Store, holder: object
         store: the statement that fills it.
         holder: the object whose attribute the container is; None where it is none.
     """
-    asked = removal.key if removal.how == "delete" else next(iter(removal.arguments), None)
+    removed_key = removal.key if removal.how == "delete" else next(iter(removal.arguments), None)
     is_beside = removal.function is store.function and store.key is not None
-    if not is_beside or not isinstance(asked, ast.BinOp) or not isinstance(asked.op, ast.Sub):
+    if (
+        not is_beside
+        or not isinstance(removed_key, ast.BinOp)
+        or not isinstance(removed_key.op, ast.Sub)
+    ):
         return ""
-    if store.key is None or text_of(asked.left) != text_of(store.key):
+    if store.key is None or text_of(removed_key.left) != text_of(store.key):
         return ""
-    before = known_number(asked.right, store, holder)
+    before = known_number(removed_key.right, store, holder)
     apart = _distance_of(_numbers_in(container))
     if before is None or apart <= 1 or not before % apart:
         return ""

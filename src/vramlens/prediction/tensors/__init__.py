@@ -13,7 +13,7 @@ random_numbers: the host's go on as in a run; the card's are a sequence of their
 remembered_shapes: the shapes that operators returned before.
 sampled_proposals: the proposals of a detector that are taken for objects.
 shapes: the mode in which operators run with shapes.
-sparse_gradients: gradients with few rows, and sparse matrices.
-sparse_products: sparse matrices times dense ones.
+sparse: gradients with few rows, and matrices of which most is zero.
 two_numbers: large tensors of two numbers, as attention masks.
+written_views: views that were written in place, whose gradients are copied.
 """

@@ -28,7 +28,7 @@ from vramlens.prediction.tensors.operator_schema import Operator, operator_of, t
 from vramlens.prediction.tensors.origins import Origins
 from vramlens.prediction.tensors.random_numbers import skip_draws
 from vramlens.prediction.tensors.remembered_shapes import RememberedShapes
-from vramlens.prediction.tensors.sparse_gradients import SparseGradients
+from vramlens.prediction.tensors.sparse.sparse_gradients import SparseGradients
 from vramlens.prediction.tensors.written_views import WrittenViews
 
 if TYPE_CHECKING:

@@ -127,13 +127,13 @@ def _picks(scene: Scene, result: _Result) -> Iterator[_Pick]:
 
 def _picks_in_next_lines(scene: Scene, result: _Result) -> Iterator[_Pick]:
     """The picks in the lines after the program's innermost one, if these use the result in no other way."""
-    own = next((frame for frame in result.frames if scene.source_of(_place_of(frame))), None)
-    assigned = None if own is None else _ASSIGNED.match(scene.source_of(_place_of(own)))
-    if own is None or assigned is None:
+    innermost = next((frame for frame in result.frames if scene.source_of(_place_of(frame))), None)
+    assigned = None if innermost is None else _ASSIGNED.match(scene.source_of(_place_of(innermost)))
+    if innermost is None or assigned is None:
         return
-    place, name, value = _place_of(own), assigned["name"], shown(assigned["value"].strip())
+    place, name, value = _place_of(innermost), assigned["name"], shown(assigned["value"].strip())
     again = rf"(?:return|{name}\s*=)\s*{name}"
-    for text in _next_lines(scene, own):
+    for text in _next_lines(scene, innermost):
         pick = re.match(rf"{again}\[(?P<index>{_SELECTS})\]$", text)
         if pick is not None:
             yield _Pick(value, pick["index"], place)
@@ -160,8 +160,8 @@ def _is_of_positions(scene: Scene, result: _Result) -> bool:
         if len(shape.sizes) != 3 or shape.sizes[1] < 2 or not shape.type.startswith(_FLOATS):
             continue
         positions_bytes = shape.sizes[0] * shape.sizes[1] * shape.item_bytes
-        numbers, rest = divmod(result.size_bytes, positions_bytes)
-        if not rest and numbers * shape.sizes[2] * shape.item_bytes in sizes:
+        numbers, remainder = divmod(result.size_bytes, positions_bytes)
+        if not remainder and numbers * shape.sizes[2] * shape.item_bytes in sizes:
             return True
     return False
 

@@ -17,7 +17,7 @@ from vramlens.prediction.kernels.kernel_requests import is_called_by_autograd
 from vramlens.prediction.requests.request_log import RequestLog
 from vramlens.prediction.tensors.known_values import KnownValues
 from vramlens.prediction.tensors.operator_schema import Operator
-from vramlens.prediction.tensors.sparse_products import (
+from vramlens.prediction.tensors.sparse.sparse_products import (
     SUMMED,
     WORKSPACE,
     factors_of,

@@ -1,0 +1,5 @@
+"""Sparse tensors: gradients with few rows, and matrices of which most is zero.
+
+sparse_gradients: gradients with few rows, and sparse matrices.
+sparse_products: sparse matrices times dense ones.
+"""
