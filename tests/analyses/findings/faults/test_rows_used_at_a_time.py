@@ -44,6 +44,7 @@ PRODUCT = "hidden @ self.items.weight.T"
         ("score", PRODUCT, "messages = self.score(hidden)[src]", None),  # one for each edge
         ("score", PRODUCT, "x = self.score(packed)[inverse]", None),
         ("score", "z @ z.T", "sim = self.score(z)[mask]", None),
+        ("score", "images @ texts.T", "sim = self.score(images, texts)[mask]", None),
         ("nested", "x.relu_()", "a, b = (t[train_mask] for t in score(x, adj))", None),
         ("nested", "x.relu_()", "x, y = (t[perm] for t in score(n))", None),
         ("score", PRODUCT, "logits = self.score(hidden)['logits']", None),

@@ -28,10 +28,11 @@ _EACH_PICKED = re.compile(
     rf"(?P<callee>[\w.]+){_ARGUMENTS}"
 )
 """Several results of one call, of each of which a minibatch is used."""
-_BY_ROW = re.compile(r"@|\b(?:linear|matmul|mm|log_softmax|softmax|normalize|relu|gelu)\(")
-"""What computes each row by itself."""
-_WITH_ITSELF = re.compile(r"\b([\w.]+)\s*@\s*\1\b")
-"""A number for each pair of rows."""
+_BY_ROW = re.compile(
+    r"@\s*(?:[wW]\b|[\w.]*(?:weight|emb|proj|head|kernel|table))"
+    r"|\b(?:linear|log_softmax|softmax|normalize|relu|gelu)\("
+)
+"""What computes each row by itself: a product with a weight. Of pairs of rows, a mask picks entries."""
 _LAYER_BY_ROW = re.compile(r"torch[/\\]nn[/\\]modules[/\\](?:linear|activation|normalization)\.py")
 _OF_MODULE = re.compile(r"torch[/\\]nn[/\\]modules[/\\]module\.py")
 _ASSIGNED = re.compile(r"^(?P<name>\w+)\s*=(?!=)(?P<value>.+)")
@@ -174,8 +175,7 @@ def _computes_rows(result: _Result) -> bool:
     """Whether what made a result computes each row by itself."""
     if result.frames and _LAYER_BY_ROW.search(result.frames[0].file):
         return True
-    is_by_row = _BY_ROW.search(result.expression) is not None
-    return is_by_row and not _WITH_ITSELF.search(result.expression)
+    return _BY_ROW.search(result.expression) is not None
 
 
 def _enters(callee: str, inner: Frame, *, is_own: bool = True) -> bool:
