@@ -11,5 +11,5 @@ large_request: a request that no limit would have held.
 loaded_whole: a file that is loaded to the GPU as a whole.
 picked_after: all rows of a call, of whose result some are used.
 rebuilt_collection: the new entries of a list, beside all the old ones.
-written_out_view: arithmetic on a view that repeats its entries.
+written_out_view: arithmetic on windows, which were a view.
 """
