@@ -224,4 +224,4 @@ def explain_text(
 
 
 def _place(frame: Frame | None) -> Place | None:
-    return None if frame is None else Place(frame.file, frame.line, frame.function)
+    return None if frame is None else frame.place

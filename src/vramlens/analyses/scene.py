@@ -177,6 +177,11 @@ class Scene:
         failure = self.ending_failure
         return "" if failure is None else failure.source.get((place.file, place.line), "")
 
+    def is_in_source(self, pattern: re.Pattern[str]) -> bool:
+        """Whether any of those lines, or of the lines that led to that request, fits a pattern."""
+        failure = self.ending_failure
+        return failure is not None and any(map(pattern.search, failure.source.values()))
+
     def moves_data(self, place: Place | None) -> bool:
         """Whether one of those lines moves tensors to the GPU, by its text."""
         return place is not None and _MOVE.search(self.source_of(place)) is not None

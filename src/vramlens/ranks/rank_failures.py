@@ -63,7 +63,7 @@ class FailedRank:
         if self.failure is not None:
             return self.failure.place
         frame = None if self.error is None else self.error.user_frame
-        return None if frame is None else Place(frame.file, frame.line, frame.function)
+        return None if frame is None else frame.place
 
 
 @dataclass(frozen=True, slots=True)

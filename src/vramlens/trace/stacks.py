@@ -12,7 +12,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from vramlens.ground.place import LONGEST_NAME, PACKAGES
+from vramlens.ground.place import LONGEST_NAME, PACKAGES, Place
 from vramlens.ground.place import is_user_file as is_user_file
 from vramlens.trace.strings import NO_TEXT, Strings
 
@@ -51,6 +51,11 @@ class Frame:
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line} in {self.function}"
+
+    @property
+    def place(self) -> Place:
+        """The same as a place of the program."""
+        return Place(self.file, self.line, self.function)
 
 
 def user_frame_of(frames: Iterable[Frame]) -> Frame | None:

@@ -22,6 +22,8 @@ from vramlens.trace import (
 _FEW = 3
 _SHAPE_ONLY = ("] tensor", "] slice")
 """Ends of names without a place: float32[8, 1024] tensor (capture/names/tensor_names.py)."""
+LAST_KEY = re.compile(r"\['(?P<key>[^\[\]']+)'\]$")
+"""``Sweep.trials[3].weights['head.weight']``: the key of the innermost dict."""
 _MOST_MOMENTS = 64
 _NUMBER = re.compile(r"(?<=\.)[0-9]{1,9}(?=\.)", re.ASCII)
 

@@ -64,6 +64,11 @@ def pass_starts(modules: Modules, marked: NDArray[np.int64]) -> NDArray[np.int64
     return np.asarray(marked[is_first & np.append(True, ~is_first[:-1])])
 
 
+def turns_with(begins: NDArray[np.int64], births: NDArray[np.int64]) -> int:
+    """In or after how many different turns, of those that begin at some events, some births were; 0 without turns."""
+    return len(np.unique(np.searchsorted(begins, births, "right"))) if len(begins) else 0
+
+
 def optimizer_works(trace: Trace, phases: Phases) -> bool:
     """Whether an optimizer worked in the recording."""
     return phases.optimizer_ran or bool(optimizer_texts(trace))

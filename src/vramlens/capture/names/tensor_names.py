@@ -139,7 +139,6 @@ class _NamesOfTensors:
         self._kept_by: dict[tuple[int, int], str] = {}
         self._unfrozen: dict[tuple[int, int], str] = {}
         self._shapes: dict[tuple[int, int], str] = {}
-        self._others: dict[TensorStorage, list[Any]] = {}
         self._modules = ModuleNames(heap)
         self._variables = script_variables()
         self._optimizers: list[tuple[Any, dict[str, Any]]] = []
@@ -171,7 +170,6 @@ class _NamesOfTensors:
             self._note_parts,
             self._note_caches,
             self._note_unfrozen,
-            self._note_shapes,
         )
         for part in parts:
             with own_errors():  # what is odd in one part costs the others nothing
@@ -332,15 +330,6 @@ class _NamesOfTensors:
             if self._heap.requires_gradients(parameter):
                 self._unfrozen.setdefault(place, path)
 
-    def _note_shapes(self) -> None:
-        """Notes the shapes of the program's own tensors: of several views of a storage, the largest one's that
-        shows at least half of it.
-        """
-        for storage, tensors in self._others.items():
-            largest = max(tensors, key=self._heap.view_bytes)
-            if 2 * self._heap.view_bytes(largest) > storage.size_bytes:
-                self._shapes[storage.device, storage.address] = self._heap.shape(largest)
-
     def _parameters_below(
         self, paths: Collection[str]
     ) -> Iterator[tuple[tuple[int, int], Any, str]]:
@@ -378,7 +367,6 @@ class _NamesOfTensors:
         unnamed = self._unnamed()
         largest = sorted(unnamed, key=lambda storage: -storage.size_bytes)[:_MOST_OTHERS]
         views = {storage: self._largest_views(unnamed[storage]) for storage in largest}
-        self._others = views
         unnamed_bytes = sum(storage.size_bytes for storage in unnamed)
         searched = [tensor for tensors in views.values() for tensor in tensors]
         if unnamed_bytes < _WORTH_A_SEARCH * self._claims.named_bytes:
@@ -395,6 +383,7 @@ class _NamesOfTensors:
                 self._claims.add(gradient, name, "gradient", GRADIENT_FORM)
         for storage, name in names.items():
             self._kept_by[storage.device, storage.address] = holders.links(name)
+            self._shapes[storage.device, storage.address] = self._shape_of(storage, views[storage])
 
     def _unnamed(self) -> dict[TensorStorage, list[Any]]:
         """The tensors of each large storage that has no name."""
@@ -409,6 +398,11 @@ class _NamesOfTensors:
 
     def _largest_views(self, tensors: list[Any]) -> list[Any]:
         return sorted(tensors, key=self._heap.view_bytes, reverse=True)[:_MOST_VIEWS]
+
+    def _shape_of(self, storage: TensorStorage, views: list[Any]) -> str:
+        """Type and sizes of the largest view of a storage; "" where it shows less than half of it."""
+        is_most = 2 * self._heap.view_bytes(views[0]) > storage.size_bytes
+        return self._heap.shape(views[0]) if is_most else ""
 
     def _name_of_view(
         self, storage: TensorStorage, tensors: list[Any], holders: HolderNames

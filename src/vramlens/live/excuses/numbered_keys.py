@@ -34,14 +34,11 @@ def asks_between(container: object, removal: Store, store: Store, holder: object
         holder: the object whose attribute the container is; None where it is none.
     """
     removed_key = removal.key if removal.how == "delete" else next(iter(removal.arguments), None)
-    is_beside = removal.function is store.function and store.key is not None
-    if (
-        not is_beside
-        or not isinstance(removed_key, ast.BinOp)
-        or not isinstance(removed_key.op, ast.Sub)
-    ):
+    if store.key is None or removal.function is not store.function:
         return ""
-    if store.key is None or text_of(removed_key.left) != text_of(store.key):
+    if not isinstance(removed_key, ast.BinOp) or not isinstance(removed_key.op, ast.Sub):
+        return ""
+    if text_of(removed_key.left) != text_of(store.key):
         return ""
     before = known_number(removed_key.right, store, holder)
     apart = _distance_of(_numbers_in(container))

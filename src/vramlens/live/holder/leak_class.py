@@ -156,12 +156,11 @@ def _joins_earlier(node: ast.AST, store: Store, earlier: set[str]) -> bool:
     called = [node.func.value] if isinstance(node.func, ast.Attribute) else []
     is_old = [_is_earlier(_unchained(part), store, earlier) for part in (*called, *node.args)]
     key = "" if store.key is None else text_of(store.key)
-    others = (
-        part
+    is_given_more = any(
+        not old and not isinstance(part, ast.Constant) and text_of(part) != key
         for part, old in zip(node.args, is_old[len(called) :], strict=True)
-        if not old and not isinstance(part, ast.Constant) and text_of(part) != key
     )
-    return any(is_old) and any(True for _ in others)
+    return any(is_old) and is_given_more
 
 
 def _unchained(expression: ast.expr) -> ast.expr:

@@ -257,7 +257,7 @@ def _waiting_rows(
 
 def _place(call: Collective) -> Place | None:
     frame = call.user_frame
-    return None if frame is None else Place(frame.file, frame.line, frame.function)
+    return None if frame is None else frame.place
 
 
 def _shape(sizes: Sequence[int]) -> str:

@@ -21,11 +21,8 @@ def with_unnamed_entries(scene: Scene, rows: NDArray[np.int64]) -> NDArray[np.in
     """These entries, and what their lines asked for that has no name, if nearly all of theirs that has one is
     among these: all that is no larger where as many have a name as can, else what is as large.
     """
-    sizes, frames, names = (
-        scene.device.allocations.requested_bytes,
-        scene.view.phases.frame,
-        scene.view.names,
-    )
+    sizes, frames = scene.device.allocations.requested_bytes, scene.view.phases.frame
+    names = scene.view.names
     alive = scene.advice_rows
     unnamed = alive[~names.named[alive]]
     if len(names.of_kind(TensorKind.TENSOR)) >= _MOST_NAMED:

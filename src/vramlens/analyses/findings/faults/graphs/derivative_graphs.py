@@ -26,6 +26,7 @@ from vramlens.trace import TensorKind
 from vramlens.units import format_size
 
 _SIGNS = re.compile(r"grad\w*(?:\[[^\]]*\])?\.sign\(\)|\btorch\.sign\(\s*[\w.]*grad")
+"""Signs of a gradient, which attacks take."""
 _BY_MODE = re.compile(r"\bcreate_graph\s*=\s*[\w.]*training\b")
 """A derivative whose graph is for training alone."""
 _LEAST_SHARE = 0.4
@@ -127,7 +128,7 @@ def derivative_graphs(scene: Scene) -> Iterator[Finding]:
         return
     saved_bytes = size_bytes - int(np.bincount(step, weights=sizes).max())
     evidence = [chain.evidence]
-    takes_signs = _takes_signs(scene)
+    takes_signs = scene.is_in_source(_SIGNS)
     if takes_signs:
         evidence.append("what is used of them are signs, and sign() passes no gradient on")
     yield Finding(
@@ -146,17 +147,6 @@ def derivative_graphs(scene: Scene) -> Iterator[Finding]:
 def _last_largest(rows: NDArray[np.int64], sizes: NDArray[np.int64]) -> int:
     """Of the largest allocations the last: the first may be what all steps begin with."""
     return int(rows[np.flatnonzero(sizes == sizes.max())[-1]])
-
-
-def _takes_signs(scene: Scene) -> bool:
-    """Whether a line that holds much takes signs of a gradient, as attacks do."""
-    return _is_in_source(scene, _SIGNS)
-
-
-def _is_in_source(scene: Scene, pattern: re.Pattern[str]) -> bool:
-    """Whether a line that holds much, or that memory ran out in, fits a pattern."""
-    failure = scene.ending_failure
-    return failure is not None and any(map(pattern.search, failure.source.values()))
 
 
 def _chain(scene: Scene) -> _Chain | None:
@@ -268,7 +258,7 @@ def _beyond_usual(scene: Scene, spans: NDArray[np.int64], cuts: NDArray[np.int64
     derivatives = np.flatnonzero(_is_derivative(scene))
     before = derivatives[starts[derivatives] < begins]
     usual = np.bincount(np.searchsorted(cuts, starts[before]), minlength=1).max()
-    if usual and len(spans) > _TIMES_BY_MODE * usual and _is_in_source(scene, _BY_MODE):
+    if usual and len(spans) > _TIMES_BY_MODE * usual and scene.is_in_source(_BY_MODE):
         return _of_training_mode(spans, begins)
     if len(spans) <= _TIMES_THE_USUAL * usual:
         return None

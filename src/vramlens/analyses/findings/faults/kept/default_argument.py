@@ -75,7 +75,7 @@ def _line_in(scene: Scene, function: str, row: int) -> Place | None:
         return None  # one that called is not known to be this one
     for frame in scene.trace.stacks.of(int(scene.device.allocations.stack[row])):
         if frame.function == name and is_user_file(frame.file):
-            return Place(frame.file, frame.line, frame.function)
+            return frame.place
     return None
 
 

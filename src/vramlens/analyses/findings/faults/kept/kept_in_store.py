@@ -15,9 +15,9 @@ from itertools import chain, pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from vramlens.analyses.attribution.names import Names
+from vramlens.analyses.attribution.names import LAST_KEY, Names
 from vramlens.analyses.attribution.phases import Phase
-from vramlens.analyses.attribution.training import Training
+from vramlens.analyses.attribution.training import Training, turns_with
 from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.findings.faults.unnamed_entries import MANY_NAMED, with_unnamed_entries
@@ -77,8 +77,6 @@ _FEWEST_RESULTS = 3
 """Of one evaluation: a teacher's for two views of a batch are none."""
 _FEWEST_BETWEEN, _FEWEST_BETWEEN_OTHERS = 2, 4
 """Backward passes between two evaluations: a rollout comes before each update."""
-_LAST_KEY = re.compile(r"\['(?P<key>[^\[\]']+)'\]$")
-"""``Sweep.trials[3].weights['head.weight']``: the key of the innermost dict."""
 _MODULE = re.compile(r"[/\\]torch[/\\]nn[/\\]modules[/\\]module\.py$")
 _FEWEST_OBJECTS = 3
 _OF_GRADIENT = re.compile(r"\.grad\b")
@@ -282,7 +280,7 @@ def _lists_by_line(scene: Scene, by_line: dict[tuple[int, str], list[int]]) -> I
         for (frame, _), line_rows in by_line.items()
         if frame >= 0
         and len(line_rows) >= _FEWEST_OF_LINE
-        and _passes(begins, births[line_rows]) == len(line_rows)
+        and turns_with(begins, births[line_rows]) == len(line_rows)
     }
     places = list(filter(None, map(scene.view.place, filling)))
     if places:
@@ -304,11 +302,6 @@ def _turn_begins(scene: Scene) -> NDArray[np.int64]:
     return scene.pass_begins if scene.view.modules.marked.any() else scene.view.steps.starts
 
 
-def _passes(begins: NDArray[np.int64], born: NDArray[np.int64]) -> int:
-    """In or after how many different turns some were made."""
-    return len(np.unique(np.searchsorted(begins, born, "right"))) if len(begins) else 0
-
-
 def _are_outputs(scene: Scene, store: _Store) -> bool:
     """Whether they are what as many passes since the last backward pass left, without a graph: these
     keep hardly anything else. (Where there is no model, a backward pass is a derivative of its turn.)
@@ -320,7 +313,7 @@ def _are_outputs(scene: Scene, store: _Store) -> bool:
         return False
     is_of_passes = bool(store.filled_by) or view.modules.marked[rows].any()
     is_of_loop = not view.modules.marked.any() and view.training != Training.SEEN
-    turns = _passes(_turn_begins(scene), born)
+    turns = turns_with(_turn_begins(scene), born)
     if turns < _FEWEST_OF_LINE or not (is_of_passes or (is_of_loop and turns >= _FEWEST_OF_LOOP)):
         return False
     return _keeps_little_beside(scene, rows)
@@ -404,7 +397,7 @@ def _are_gradients_of_passes(scene: Scene, rows: NDArray[np.int64]) -> bool:
 def _is_of_several_steps(scene: Scene, rows: NDArray[np.int64]) -> bool:
     """Whether copies of the weights came from several steps: state that trials or epochs left."""
     is_of_several = len(np.unique(scene.view.step[rows])) >= _FEWEST_STEPS
-    return is_of_several and _are_weights(scene, rows, _LAST_KEY)
+    return is_of_several and _are_weights(scene, rows, LAST_KEY)
 
 
 def _are_weights(scene: Scene, rows: NDArray[np.int64], keyed: re.Pattern[str]) -> bool:
@@ -443,8 +436,10 @@ def _objects_with_hooks(scene: Scene, store: _Store) -> int:
     calls beside its own; 0 of others.
     """
     names, modules, rows = scene.view.names, scene.view.modules, store.rows.tolist()
+    if "." not in store.name:
+        return 0
     by_hook = [_is_made_in_hook(scene, row) for row in rows]
-    if "." not in store.name or sum(by_hook) < _MOSTLY * len(by_hook):
+    if sum(by_hook) < _MOSTLY * len(by_hook):
         return 0
     return max(Counter((names.name(row), int(modules.module[row])) for row in rows).values())
 

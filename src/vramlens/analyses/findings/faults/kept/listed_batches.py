@@ -14,7 +14,6 @@ from vramlens.analyses.finding import Finding
 from vramlens.analyses.findings.faults.requests.costly_expression import shown
 from vramlens.analyses.findings.usage import part_of_heap
 from vramlens.analyses.scene import Scene
-from vramlens.ground.place import Place
 from vramlens.ground.verdict import Verdict
 from vramlens.trace import Frame
 from vramlens.units import counted, format_size
@@ -34,7 +33,7 @@ def listed_batches(scene: Scene) -> Iterator[Finding]:
         return
     frames = scene.trace.stacks.of(request.stack)
     for inner, outer in pairwise(frames):  # the innermost first
-        place = Place(outer.file, outer.line, outer.function)
+        place = outer.place
         statement = scene.source_of(place)
         listed = _LISTED.search(statement)
         if listed is None or inner.function != listed["maker"]:

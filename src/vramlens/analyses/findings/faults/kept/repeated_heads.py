@@ -39,6 +39,8 @@ def repeated_heads(scene: Scene) -> Iterator[Finding]:
     names, view = scene.view.names, scene.view
     cached = [row for row in scene.program_rows.tolist() if _KEYS_OR_VALUES.search(names.name(row))]
     repeats = _repeating_lines(scene)
+    if not repeats:
+        return
     entries = np.array([row for row in cached if _is_filled_after(scene, row, repeats)], np.int64)
     size_bytes = int(scene.device.allocations.requested_bytes[entries].sum())
     heap = scene.advice_heap
@@ -85,19 +87,17 @@ def _is_filled_after(scene: Scene, row: int, repeats: list[Place]) -> bool:
 
 def _heads_for_each(scene: Scene) -> int:
     """Heads of queries for each of keys, by the weights that make them; 0 where these do not tell."""
-    names, sizes = scene.view.names, scene.device.allocations.requested_bytes
-    queries, keys = (
-        {
-            names.name(row): int(sizes[row])
-            for row in scene.advice_rows.tolist()
-            if ending.search(names.name(row))
-        }
-        for ending in (_QUERY, _KEY)
-    )
-    ratios = {
-        queries[query] // keys[key]
-        for query in queries
-        for key in keys
-        if _QUERY.sub("", query) == _KEY.sub("", key)
-    }
+    queries, keys = (_sizes_by_layer(scene, ending) for ending in (_QUERY, _KEY))
+    ratios = {queries[layer] // keys[layer] for layer in queries.keys() & keys.keys()}
     return ratios.pop() if len(ratios) == 1 else 0
+
+
+def _sizes_by_layer(scene: Scene, ending: re.Pattern[str]) -> dict[str, int]:
+    """The bytes of the weights whose names end so, by the name without that."""
+    sizes = scene.device.allocations.requested_bytes
+    rows_by_name = {scene.view.names.name(row): row for row in scene.advice_rows.tolist()}
+    return {
+        ending.sub("", name): int(sizes[row])
+        for name, row in rows_by_name.items()
+        if ending.search(name)
+    }

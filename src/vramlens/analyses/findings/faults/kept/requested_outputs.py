@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from vramlens.analyses.attribution.training import turns_with
 from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.findings.usage import part_of_heap
@@ -43,10 +44,10 @@ def requested_outputs(scene: Scene) -> Iterator[Finding]:
     rows = np.array(rows_of[kind], np.int64)
     if not view.trace.stacks.within(_MODEL_OF, allocations.stack[rows]).all():
         return
-    if len(np.unique(np.searchsorted(scene.pass_begins, allocations.born[rows], "right"))) > 1:
+    if turns_with(scene.pass_begins, allocations.born[rows]) > 1:
         return  # outputs of several passes, which the program collects
     option = f"output_{kind}=True"
-    is_asked = _is_in_source(scene, option)
+    is_asked = scene.is_in_source(re.compile(option))
     beside = ", which also has the model compute them in full" if kind == "attentions" else ""
     yield Finding(
         id="requested_outputs",
@@ -59,9 +60,3 @@ def requested_outputs(scene: Scene) -> Iterator[Finding]:
         f" keep what is used (at least {format_size(size_bytes)} less)",
         extent=Extent(scene.advice_event, rows),
     )
-
-
-def _is_in_source(scene: Scene, option: str) -> bool:
-    """Whether a line that led to the failed request, or that holds much, has an option."""
-    failure = scene.ending_failure
-    return failure is not None and any(option in text for text in failure.source.values())

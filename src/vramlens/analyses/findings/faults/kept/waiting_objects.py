@@ -30,11 +30,8 @@ def waiting_objects(scene: Scene) -> Iterator[Finding]:
     """What the objects of one class keep in one attribute, if their line moved it to the GPU and that is much of what
     is in use.
     """
-    names, sizes, heap = (
-        scene.view.names,
-        scene.device.allocations.requested_bytes,
-        scene.advice_heap,
-    )
+    names, heap = scene.view.names, scene.advice_heap
+    sizes = scene.device.allocations.requested_bytes
     rows_of: defaultdict[str, list[int]] = defaultdict(list)
     for row in scene.program_rows.tolist():
         if _ATTRIBUTE.match(names.name(row)) and not names.kept_by(row):
@@ -58,7 +55,7 @@ def waiting_objects(scene: Scene) -> Iterator[Finding]:
         bytes=size_bytes,
         place=place,
         evidence=(
-            f"each was moved to the GPU when its {owner} was made, and stays there while that waits",
+            f"each was moved to the GPU before its {owner} had its turn, and stays there until then",
         ),
         fix=f"keep .{attribute} on the CPU, and move it to the GPU where it is used, a batch at a time"
         f" (up to {format_size(size_bytes)} less)",

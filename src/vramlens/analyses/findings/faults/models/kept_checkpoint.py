@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from vramlens.analyses.attribution.categories import loading_rows
+from vramlens.analyses.attribution.names import LAST_KEY
 from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.findings.usage import part_of_heap
@@ -20,7 +21,6 @@ _LEAST_SHARE = 0.1
 _OF_OPTIMIZER = re.compile(
     r"\['(?:exp_avg(?:_sq)?|max_exp_avg_sq|momentum_buffer|square_avg|step)'\]$"
 )
-_LAST_KEY = re.compile(r"\['(?P<key>[^\[\]']+)'\]$")
 
 
 @after_failure
@@ -42,7 +42,7 @@ def kept_checkpoint(scene: Scene) -> Iterator[Finding]:
         title=f"{part_of_heap(size_bytes, heap)} are a checkpoint that was loaded to the GPU, beside the model that has"
         " its own copy",
         bytes=size_bytes,
-        place=view.place_of_block(int(rows[np.argmax(sizes[rows])])),
+        place=view.place_of_block(scene.device.allocations.largest_of(rows)),
         evidence=("its keys are those of the model's parameters and of an optimizer's state",),
         fix='load it to the CPU, torch.load(path, map_location="cpu"): load_state_dict() copies to the GPU what the'
         " model and the optimizer need; or delete it once they have loaded it"
@@ -60,5 +60,5 @@ def _keys_of_parameters(scene: Scene) -> frozenset[str]:
 
 def _is_of_state(name: str, keys: frozenset[str]) -> bool:
     """Whether an entry's last key is one of an optimizer's state, or the name of a parameter."""
-    last = _LAST_KEY.search(name)
+    last = LAST_KEY.search(name)
     return _OF_OPTIMIZER.search(name) is not None or (last is not None and last["key"] in keys)

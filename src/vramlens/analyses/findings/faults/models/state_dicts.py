@@ -29,7 +29,7 @@ def state_dicts(scene: Scene) -> Iterator[Finding]:
     """
     names, sizes = scene.view.names, scene.device.allocations.requested_bytes
     runs = scene.view.modules.marked.any() or len(scene.view.phases.span_start)
-    if runs or len(names.of_kind(TensorKind.PARAMETER)) or not _loads(scene):
+    if runs or len(names.of_kind(TensorKind.PARAMETER)) or not scene.is_in_source(_LOADS):
         return
     keys = {row: _OF_PARAMETER.search(names.name(row)) for row in scene.program_rows.tolist()}
     key_of_row = {row: match["key"] for row, match in keys.items() if match is not None}
@@ -50,9 +50,3 @@ def state_dicts(scene: Scene) -> Iterator[Finding]:
         f" (up to {format_size(size_bytes)} less)",
         extent=Extent(scene.advice_event, rows),
     )
-
-
-def _loads(scene: Scene) -> bool:
-    """Whether a line that holds much, or that led to the failed request, reads a file of weights."""
-    failure = scene.ending_failure
-    return failure is not None and any(map(_LOADS.search, failure.source.values()))

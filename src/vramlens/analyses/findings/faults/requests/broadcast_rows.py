@@ -149,12 +149,9 @@ def _unnamed_column(scene: Scene, expression: str, size_bytes: int, made_at: int
     rows = math.isqrt(size_bytes // _ITEM_BYTES)
     if rows < _FEWEST_ROWS or rows * rows * _ITEM_BYTES != size_bytes or _TURNED.search(expression):
         return None
-    sizes, alive, names = (
-        scene.device.allocations.requested_bytes,
-        scene.advice_rows,
-        scene.view.names,
-    )
-    older = alive[scene.device.allocations.born[alive] < made_at]
+    allocations, alive, names = scene.device.allocations, scene.advice_rows, scene.view.names
+    sizes = allocations.requested_bytes
+    older = alive[allocations.born[alive] < made_at]
     if np.isin(sizes[older], [rows * rows * item for item in _ITEMS]).any():
         return None  # an operand has as many numbers, in this type or another
     of_model = names.of_kind(*(kind for kind in TensorKind if kind != TensorKind.TENSOR))

@@ -36,7 +36,7 @@ def converted_whole(scene: Scene) -> Iterator[Finding]:
     if not _CONVERTS.search(scene.ending_expression):
         return
     rows, sizes = scene.advice_rows, scene.device.allocations.requested_bytes
-    row = int(max(rows, key=sizes.__getitem__, default=-1))
+    row = scene.device.allocations.largest_of(rows) if len(rows) else -1
     if row < 0 or sizes[row] < _LEAST_SHARE * scene.advice_heap.requested_bytes:
         return
     is_wide_form = any(request.size_bytes == times * sizes[row] for times in _TIMES)

@@ -19,7 +19,7 @@ from vramlens.analyses.findings.faults.requests.expression_uses import (
     use_of_statement,
 )
 from vramlens.analyses.findings.faults.unnamed_entries import MANY_NAMED, with_unnamed_entries
-from vramlens.analyses.findings.usage import part_of_heap
+from vramlens.analyses.findings.usage import part_of_heap, rows_of_lines
 from vramlens.analyses.memory.heap import LineBytes
 from vramlens.analyses.scene import Scene
 from vramlens.ground.place import PACKAGES, Place
@@ -174,10 +174,8 @@ def _is_of_another_call(scene: Scene, use: ExpressionUse, line: LineBytes) -> bo
     among the arguments of ``model.generate(prompts.repeat_interleave(n))`` or ``merge(torch.cat(maps))``.
     """
     call = use.call.search(scene.source_of(line.place))
-    allocations, frames = scene.device.allocations, scene.view.phases.frame
-    rows = scene.advice_rows
-    of_line = {frame for frame in np.unique(frames[rows]).tolist() if _is_at(scene, frame, line)}
-    rows = rows[np.isin(frames[rows], [*of_line])]
+    allocations = scene.device.allocations
+    rows = rows_of_lines(scene, set() if line.place is None else {line.place})
     stacks, stack_of_row = np.unique(allocations.stack[rows], return_inverse=True)
     bytes_of_stack = np.bincount(stack_of_row, weights=allocations.requested_bytes[rows])
     other_bytes = sum(
@@ -186,10 +184,6 @@ def _is_of_another_call(scene: Scene, use: ExpressionUse, line: LineBytes) -> bo
         if _is_other_call(scene.trace.stacks.of(stack), line, "" if call is None else call[0])
     )
     return bool(2 * other_bytes > line.bytes)
-
-
-def _is_at(scene: Scene, frame: int, line: LineBytes) -> bool:
-    return frame >= 0 and scene.view.place(frame) == line.place
 
 
 def _is_other_call(frames: Sequence[Frame], line: LineBytes, call: str) -> bool:

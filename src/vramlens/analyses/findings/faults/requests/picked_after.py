@@ -113,8 +113,8 @@ def _picks(scene: Scene, result: _Result) -> Iterator[_Pick]:
     if is_by_row:
         yield from _picks_in_next_lines(scene, result)
     for inner, outer in pairwise(result.frames):
-        own_functions += bool(scene.source_of(_place_of(inner)))
-        place = _place_of(outer)
+        own_functions += bool(scene.source_of(inner.place))
+        place = outer.place
         text = scene.source_of(place)
         for match in _EACH_PICKED.finditer(text):
             if _enters(match["callee"], inner):
@@ -128,11 +128,11 @@ def _picks(scene: Scene, result: _Result) -> Iterator[_Pick]:
 
 def _picks_in_next_lines(scene: Scene, result: _Result) -> Iterator[_Pick]:
     """The picks in the lines after the program's innermost one, if these use the result in no other way."""
-    innermost = next((frame for frame in result.frames if scene.source_of(_place_of(frame))), None)
-    assigned = None if innermost is None else _ASSIGNED.match(scene.source_of(_place_of(innermost)))
+    innermost = next((frame for frame in result.frames if scene.source_of(frame.place)), None)
+    assigned = None if innermost is None else _ASSIGNED.match(scene.source_of(innermost.place))
     if innermost is None or assigned is None:
         return
-    place, name, value = _place_of(innermost), assigned["name"], shown(assigned["value"].strip())
+    place, name, value = innermost.place, assigned["name"], shown(assigned["value"].strip())
     again = rf"(?:return|{name}\s*=)\s*{name}"
     for text in _next_lines(scene, innermost):
         pick = re.match(rf"{again}\[(?P<index>{_SELECTS})\]$", text)
@@ -165,10 +165,6 @@ def _is_of_positions(scene: Scene, result: _Result) -> bool:
         if not remainder and numbers * shape.sizes[2] * shape.item_bytes in sizes:
             return True
     return False
-
-
-def _place_of(frame: Frame) -> Place:
-    return Place(frame.file, frame.line, frame.function)
 
 
 def _computes_rows(result: _Result) -> bool:
