@@ -160,6 +160,7 @@ class HeapLook:
             seconds=search.seconds,
             objects=len(search.order),
             live_bytes=search.live_bytes,
+            grown_bytes=_grown_bytes(items),
             complete=search.complete,
             missing_steps=max(WARM_UP + FEWEST + 1 - births.steps, 0),
             gone=gone if is_late else None,
@@ -263,6 +264,11 @@ class HeapLook:
         """Free memory of the GPU, PyTorch's cache included; None where no GPU is in use."""
         gpus = find_gpu(self._torch.torch)
         return None if gpus is None else gpus.headroom()
+
+
+def _grown_bytes(items: Iterable[Item]) -> int:
+    """Bytes of what was born after warm-up, or nobody knows when."""
+    return sum(item.size_bytes for item in items if item.born is None or item.born > WARM_UP)
 
 
 def _owned_storages(

@@ -272,11 +272,11 @@ class UnitWatch:
 
     def _lost_leaks(self, before: LeakReport, now: LeakReport) -> tuple[LiveLeak, ...]:
         """The leaks of an earlier look that are not there any more; what is there was judged again. What
-        was more than all that is left is gone, whatever its owner still holds.
+        was twice all that was born since and is left is gone, whatever its owner still holds.
         """
         names = {leak.owner.name for leak in now.leaks if leak.owner is not None}
         routes_there = {route for route, sizes in self._followed.items() if sizes.is_there}
-        most_bytes = now.live_bytes if now.complete else math.inf
+        most_bytes = 2 * now.grown_bytes if now.complete else math.inf
         return tuple(
             leak
             for leak in before.found

@@ -49,8 +49,10 @@ def test_what_an_ended_loop_left_for_nobody_is_likely(in_vain: str, verdict: str
     assert (f"has ended, but {in_vain}" in told.reason) == bool(in_vain)
 
 
-def test_what_is_more_than_all_that_is_left_is_gone() -> None:
-    """Whatever its owner still holds: a column of a data frame that was converted."""
+def test_what_is_twice_what_was_born_and_is_left_is_gone() -> None:
+    """Whatever its owner still holds, and however large the model is that was there before: a column of
+    a data frame that was converted.
+    """
     watch = UnitWatch(None)
     route = Route("__main__", None, "history", ())
     leak = LiveLeak(
@@ -65,8 +67,9 @@ def test_what_is_more_than_all_that_is_left_is_gone() -> None:
     sizes.add(21, [0] * 420)
     sizes.end([0] * 420)
     before = LeakReport(steps=20, leaks=(leak,))
-    for live_bytes, lost in ((1 << 20, (leak,)), (21 << 20, ())):
-        assert watch._lost_leaks(before, LeakReport(21, (), live_bytes=live_bytes)) == lost
+    for grown_bytes, lost in ((1 << 20, (leak,)), (11 << 20, ())):
+        now = LeakReport(21, (), live_bytes=1 << 30, grown_bytes=grown_bytes)
+        assert watch._lost_leaks(before, now) == lost
     watch.stop()
 
 

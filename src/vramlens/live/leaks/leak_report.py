@@ -92,6 +92,7 @@ class LeakReport:
         seconds: how long the search took.
         objects: how many objects were searched.
         live_bytes: bytes of all storages that were found.
+        grown_bytes: of those, what was born after warm-up, or nobody knows when.
         complete: whether the search went everywhere.
         missing_steps: how many more steps are needed to tell growth from warm-up; 0 where there
             were enough.
@@ -109,6 +110,7 @@ class LeakReport:
     seconds: float = 0.0
     objects: int = 0
     live_bytes: int = 0
+    grown_bytes: int = 0
     complete: bool = True
     missing_steps: int = 0
     gone: Gone | None = None
