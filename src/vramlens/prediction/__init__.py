@@ -1,6 +1,7 @@
 """Prediction: the peak of a program before its first run, without a GPU.
 
 card: PyTorch made to believe in a GPU.
+full_cards: where the program runs out of a card's memory.
 kernels: what CUDA's kernels ask for beside their results.
 ranks: one rank of a job, without its peers.
 requests: what a program asked of the allocator.

@@ -78,7 +78,7 @@ def predict(  # noqa: PLR0913 - public: its options are keywords
 
     def run() -> Gathered:
         began = time.perf_counter()
-        predicted = PredictedRun(card)
+        predicted = PredictedRun(card, cards=sizes)
         with predicted.going():
             hooks = _Hooks(model_fn, make_batch, loss_fn, optimizer_fn)
             _train(hooks, batch, steps, predicted.log.stack_table)

@@ -20,6 +20,7 @@ from vramlens.trace import DecisionsMeta
 from vramlens.units import GIB, counted, format_size, listed
 
 if TYPE_CHECKING:
+    from vramlens.prediction.full_cards.card_failure import CardFailure
     from vramlens.prediction.requests.served_requests import ServedRequests
 
 _MOST_LOOPS = 3
@@ -77,6 +78,10 @@ class Prediction:
         turns: the loops that such a number may end, as (file, line, the most turns they took here).
         outside_bytes: what a process takes of a card beside the peaks (the CUDA context and
             libraries), a low and a high figure.
+        own_limit: whether it fits the limit that it has set itself
+            (``set_per_process_memory_fraction``); None without one.
+        failure: what happens within that limit if it is too small, else on the largest of the cards that
+            were asked for and are; None where none is, or only gaps fail it.
     """
 
     peaks: Mapping[str, int]
@@ -97,6 +102,8 @@ class Prediction:
     turns_are_open: bool = False
     turns: tuple[tuple[str, int, int], ...] = ()
     outside_bytes: tuple[int, int] = (0, 0)
+    own_limit: CardFit | None = None
+    failure: CardFailure | None = field(default=None, repr=False, compare=False)
 
     @property
     def allocated_bytes(self) -> int:
@@ -119,14 +126,23 @@ class Prediction:
         Raises:
             OSError: it cannot be written, or would reveal them; what was there before stays.
         """
-        if not is_redaction_wanted(redact):
-            write_recording(path, self.snapshot, {"meta": self.meta}, None)
-            return
-        redaction = Redaction(self.meta.get("command", ()))
-        snapshot, meta = pickle.loads(pickle.dumps((dict(self.snapshot), dict(self.meta)), 4))
-        redaction.snapshot(snapshot)
-        redaction.meta(meta)
-        write_recording(path, snapshot, {"meta": meta}, None, check=redaction.check)
+        _write(path, self.snapshot, {"meta": self.meta}, redact=redact)
+
+    def write_failure(self, path: str, *, redact: bool | None = None) -> None:
+        """Writes what happens on the card that is too small as a recording up to the request that
+        fails there.
+
+        Args:
+            path, redact: as in ``write``.
+
+        Raises:
+            OSError: as in ``write``.
+            ValueError: there is no such failure.
+        """
+        if self.failure is None:
+            raise ValueError("the prediction has no failure")
+        parts = {"meta": self.failure.meta, "names": self.failure.names}
+        _write(path, self.failure.snapshot, parts, redact=redact)
 
     def to_json(self) -> dict[str, Any]:
         """The ``prediction`` of ``--json``."""
@@ -138,10 +154,8 @@ class Prediction:
             "not_modelled": [
                 {"what": unknown.what, "bytes": unknown.bytes} for unknown in self.not_modelled
             ],
-            "cards": [
-                {"total_bytes": card.total_bytes, "fits": card.fits, "retries": card.retries}
-                for card in self.cards
-            ],
+            "cards": list(map(_card_json, self.cards)),
+            "own_limit": None if self.own_limit is None else _card_json(self.own_limit),
             "gpu": self.gpu,
             "torch": self.torch,
             "steps": self.steps,
@@ -168,6 +182,7 @@ class Prediction:
                 f"  the card is full then, with {counted(self.retries, 'retry', 'retries')}:"
                 f" {_cost_of(self.retries)}"
             )
+        lines += _own_limit_lines(self.own_limit)
         lines += _card_lines(self.cards)
         lines += _outside_lines(self.cards, self.outside_bytes)
         for unknown in self.not_modelled:
@@ -175,6 +190,32 @@ class Prediction:
             lines.append(f"  not included: {unknown.what}{size}")
         lines += _made_up_lines(self)
         return "\n".join(broken for line in lines for broken in wrapped_lines(line))
+
+
+def _write(
+    path: str, snapshot: Mapping[str, Any], parts: Mapping[str, Any], *, redact: bool | None
+) -> None:
+    """Writes a recording; without what is private, where that is wanted."""
+    if not is_redaction_wanted(redact):
+        write_recording(path, snapshot, parts, None)
+        return
+    redaction = Redaction(parts["meta"].get("command", ()))
+    copy, meta = pickle.loads(pickle.dumps((dict(snapshot), dict(parts["meta"])), 4))
+    redaction.snapshot(copy)
+    redaction.meta(meta)
+    redacted = {name: redaction.part(part) for name, part in parts.items() if name != "meta"}
+    write_recording(path, copy, {**redacted, "meta": meta}, None, check=redaction.check)
+
+
+def _card_json(card: CardFit) -> dict[str, Any]:
+    return {"total_bytes": card.total_bytes, "fits": card.fits, "retries": card.retries}
+
+
+def _own_limit_lines(limit: CardFit | None) -> Iterator[str]:
+    """Whether it fits the limit that it has set itself."""
+    if limit is not None:
+        verb = {True: "fits", None: "may fit", False: "does not fit"}[limit.fits]
+        yield f"  {verb}: the limit that the script sets itself, {format_size(limit.total_bytes)}"
 
 
 def _card_lines(cards: tuple[CardFit, ...]) -> Iterator[str]:

@@ -11,7 +11,7 @@ import platform
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,8 @@ from vramlens.cards.card_room import PredictionMargins
 from vramlens.cards.known_cards import DEFAULT_GPU, Card, card_named
 from vramlens.prediction.card.cuda_interface import behave_as
 from vramlens.prediction.card.stand_in_device import provide_cuda
+from vramlens.prediction.full_cards.card_failure import CardFailure, card_failure
+from vramlens.prediction.full_cards.card_watch import CardWatch, FullCard, Room
 from vramlens.prediction.kernels.kernel_requests import Kernels
 from vramlens.prediction.lbfgs_history import note_history
 from vramlens.prediction.made_up_decisions import Decision, made_up_decisions, places_of
@@ -78,6 +80,8 @@ class Gathered:
     has_autocast: bool = False
     decisions: tuple[Decision, ...] = ()
     turns: dict[tuple[str, int], int] = field(default_factory=dict)
+    full_cards: list[FullCard] = field(default_factory=list)
+    own_limit: Room | None = None
     outcome: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
@@ -91,8 +95,20 @@ class PredictedRun:
     """A process's one prediction; it changes PyTorch in this process for good."""
 
     def __init__(
-        self, card: Card, most_steps: int | None = None, place: RankPlace | None = None
+        self,
+        card: Card,
+        most_steps: int | None = None,
+        place: RankPlace | None = None,
+        cards: Sequence[int] = (),
     ) -> None:
+        """Prepares.
+
+        Args:
+            card: that PyTorch finds.
+            most_steps: optimizer steps after which the program ends; None for all of its own.
+            place: the rank, where the program is one of several.
+            cards: sizes of cards, in bytes: what the program holds when each is full is noted.
+        """
         os.environ["CUDA_VISIBLE_DEVICES"] = ""  # where a GPU is there, none of it is taken
         provide_cuda()
         self.log = RequestLog()
@@ -102,14 +118,26 @@ class PredictedRun:
         self._stepped_at: list[Moment] = []
         self._optimizer: Callable[[], Any] = lambda: None
         self._progress: Callable[[int], None] | None = None
-        behave_as(card, self.mode.runner, 1 if place is None else place.world_size)
+        devices = 1 if place is None else place.world_size
+        behave_as(card, self.mode.runner, devices, self._limit_itself)
         put_process_group(place)
         if place is not None:
             note_bucket_views(self.mode.runner.notes)
         with self.mode:
             self.kernels.learn_sole_uses()
         self.log.clear()
+        self._paths = ModulePaths()
         self._marks = self._marked_modules()
+        self._card_watch = CardWatch(
+            self.log,
+            self.values,
+            [Room(size, size - card.outside_bytes[0]) for size in cards],
+            step=lambda: self._steps,
+            root_names=self._paths.root_names,
+        )
+
+    def _limit_itself(self, limit_bytes: int) -> None:
+        self._card_watch.limit_itself(limit_bytes)
 
     @contextlib.contextmanager
     def going(self, progress: Callable[[int], None] | None = None) -> Iterator[None]:
@@ -179,13 +207,15 @@ class PredictedRun:
             has_autocast=self._marks.has_seen_autocast,
             decisions=decisions,
             turns=most_turns(log, decisions, asked_values.moments),
+            full_cards=self._card_watch.full_cards,
+            own_limit=self._card_watch.own_limit,
         )
 
     def _marked_modules(self) -> ModuleMarks:
         def set_mark(path: str) -> None:
             self.log.mark = path
 
-        marks = ModuleMarks(set_mark, lambda: self.log.mark, ModulePaths())
+        marks = ModuleMarks(set_mark, lambda: self.log.mark, self._paths)
         marks.install()
         marks.start()
         return marks
@@ -254,13 +284,18 @@ def answer(gathered: Gathered, question: Question) -> Prediction:
     not_modelled = sum(size or 0 for size in gathered.not_modelled.values())
     margins = PredictionMargins(share, card.outside_bytes, not_modelled + nccl)
     rooms = [margins.room_on(total) for total in question.cards or USUAL_CARDS]
+    own_rooms = (
+        [] if gathered.own_limit is None else [margins.room_within(gathered.own_limit.total_bytes)]
+    )
     card_bytes = card.total_bytes - card.outside_bytes[0]
     served = serve(
         gathered.log,
         question.conf,
         version,
         card_bytes=card_bytes,
-        limits=[limit for room in rooms for limit in (room.least_bytes, room.most_bytes)],
+        limits=[
+            limit for room in (*rooms, *own_rooms) for limit in (room.least_bytes, room.most_bytes)
+        ],
     )
     reserved = served.peaks["reserved_bytes"]
     margin = margins.of_peak(reserved)
@@ -271,6 +306,26 @@ def answer(gathered: Gathered, question: Question) -> Prediction:
     )
     if served.is_limited:
         low, high = min(low, card.total_bytes - card.outside_bytes[1]), card_bytes
+    fits = fits_of(rooms, served, turns_are_open=decided.is_open)
+    least_outside = card.outside_bytes[0]
+    too_small = {
+        Room(fit.total_bytes, fit.total_bytes - least_outside) for fit in fits if fit.fits is False
+    }
+    own_fit = next(iter(fits_of(own_rooms, served, turns_are_open=decided.is_open)), None)
+    if gathered.own_limit is not None and own_fit is not None and own_fit.fits is False:
+        too_small.add(gathered.own_limit)
+    meta = {
+        **meta_of(
+            list(question.command),
+            card,
+            version,
+            platform.python_version(),
+            gathered.steps,
+            has_autocast=gathered.has_autocast,
+        ),
+        **decided_facts(decided),
+        **margin_facts(margins),
+    }
     return Prediction(
         peaks=served.peaks,
         low_bytes=low,
@@ -282,7 +337,8 @@ def answer(gathered: Gathered, question: Question) -> Prediction:
         not_modelled=tuple(
             NotModelled(reason, size) for reason, size in gathered.not_modelled.items()
         ),
-        cards=fits_of(rooms, served, turns_are_open=decided.is_open),
+        cards=fits,
+        own_limit=own_fit,
         retries=served.within[card_bytes].retries if served.is_limited else 0,
         decisions=decided.places,
         sure_bytes=decided.sure_bytes,
@@ -294,18 +350,31 @@ def answer(gathered: Gathered, question: Question) -> Prediction:
         steps=gathered.steps,
         seconds=gathered.seconds,
         snapshot=served.snapshot,
-        meta={
-            **meta_of(
-                list(question.command),
-                card,
-                version,
-                platform.python_version(),
-                gathered.steps,
-                has_autocast=gathered.has_autocast,
-            ),
-            **decided_facts(decided),
-            **margin_facts(margins),
-        },
+        meta=meta,
+        failure=_failure(gathered, too_small, meta, question, version),
+    )
+
+
+def _failure(
+    gathered: Gathered,
+    too_small: Collection[Room],
+    meta: Mapping[str, Any],
+    question: Question,
+    torch_version: str,
+) -> CardFailure | None:
+    """The failure within the program's own limit if that is too small, else on the largest card that is;
+    None where only gaps fail it, and all that is alive would fit.
+    """
+    full_cards = [full_card for full_card in gathered.full_cards if full_card.room in too_small]
+    if not full_cards:
+        return None
+    return card_failure(
+        gathered.log,
+        max(full_cards, key=lambda card: (card.room.is_own_limit, card.room.total_bytes)),
+        meta,
+        conf=question.conf,
+        torch_version=torch_version,
+        outside_bytes=card_named(question.gpu).outside_bytes[0],
     )
 
 

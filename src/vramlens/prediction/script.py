@@ -63,7 +63,7 @@ def run_script(
     """
     card = card_named(question.gpu)
     began = time.perf_counter()
-    run = PredictedRun(card, most_steps, question.place)
+    run = PredictedRun(card, most_steps, question.place, question.cards)
     put_refusals()
     if prepare is not None:
         prepare()

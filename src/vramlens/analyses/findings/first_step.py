@@ -18,6 +18,7 @@ from vramlens.analyses.attribution.training import Training
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.scene import Scene
 from vramlens.ground.verdict import Verdict
+from vramlens.trace.meta import Meta
 from vramlens.units import format_size
 
 
@@ -28,7 +29,7 @@ def first_step_to_come(scene: Scene) -> Iterator[Finding]:
     view = scene.view
     if view.training == Training.ABSENT or not len(view.phases.span_start):
         return
-    if view.phases.optimizer_ran:
+    if view.phases.optimizer_ran or _has_stepped(view.trace.meta):
         return
     marks = optimizer_marks(view)
     if any(called == "step" for called, _ in marks):
@@ -60,3 +61,8 @@ def first_step_to_come(scene: Scene) -> Iterator[Finding]:
         fix=f"free memory for it now (smaller batch{in_8_bit}), or run one step first to see it"
         " fail early",
     )
+
+
+def _has_stepped(meta: Meta | None) -> bool:
+    """Whether steps were counted while it was recorded: plain SGD asks for no memory in its own."""
+    return meta is not None and bool(meta.step)

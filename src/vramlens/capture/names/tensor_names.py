@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -94,6 +94,7 @@ def named_tensors(
     device_type: str = "cuda",
     root_names: Mapping[int, str] | None = None,
     search_seconds: float | None = None,
+    heap_class: Callable[[Any, str, list[Any]], LiveHeap] = LiveHeap,
 ) -> list[NamedTensor]:
     """All storages on devices of a type that have a name: of models and optimizers all, of others
     the largest. Never raises.
@@ -102,6 +103,8 @@ def named_tensors(
         root_names: better names for modules that are not another module's child, by ``id``.
         search_seconds: what the search for holders of the others may take of the processor's time;
             by default 1.5.
+        heap_class: makes the live objects of PyTorch, the type of device and everything alive: another
+            where tensors have no addresses.
     """
     torch: Any = sys.modules.get("torch")
     heap: LiveHeap | None = None
@@ -111,7 +114,7 @@ def named_tensors(
         try:
             # This thread's only: no subclass and no mode hears of what is read.
             with torch._C.DisableTorchFunction():
-                heap = LiveHeap(torch, device_type, everything_alive())
+                heap = heap_class(torch, device_type, everything_alive())
                 return _NamesOfTensors(heap, root_names or {}, search_seconds).resolved()
         except Exception as error:  # torch is not there, or not whole
             let_through(error)

@@ -93,12 +93,17 @@ class _Place:
         return self.rows * self.columns * self.item_bytes
 
 
-def batch_numbers(device_type: str, copy: Copy | None = None) -> BatchNumbers:
+def batch_numbers(
+    device_type: str,
+    copy: Copy | None = None,
+    heap_class: Callable[[Any, str, list[Any]], LiveHeap] = LiveHeap,
+) -> BatchNumbers:
     """The largest tables of integers on the device that are no larger than a batch, and vectors of integers
     on the CPU; without those that cannot be read. Never raises.
 
     Args:
         copy: reads from the device; by default CUDA's driver.
+        heap_class: as ``names.tensor_names.named_tensors`` takes it.
     """
     tensors: list[Any] = []
     tables: list[BatchTable] = []
@@ -111,7 +116,7 @@ def batch_numbers(device_type: str, copy: Copy | None = None) -> BatchNumbers:
     with own_errors():
         if copy is not None or _may_read(torch, device_type):
             with undisturbed(), torch._C.DisableTorchFunction():
-                places = _largest(_places_of(torch, LiveHeap(torch, device_type, tensors)))
+                places = _largest(_places_of(torch, heap_class(torch, device_type, tensors)))
             tables = [_read(place, copy or _from_gpu) for place in places]
     return BatchNumbers(tables, vectors)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import contextlib
 import copyreg
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from vramlens.cards.known_cards import Card
@@ -39,8 +39,17 @@ _ASIDE = 1
 _RANDOM_STATE_BYTES = 16  # torch.cuda.get_rng_state: seed and offset
 
 
-def behave_as(card: Card, runner: OperatorRunner, devices: int) -> None:
-    """Makes this process's PyTorch behave as on a card, one of several; for good."""
+def behave_as(
+    card: Card, runner: OperatorRunner, devices: int, limit_itself: Callable[[int], None]
+) -> None:
+    """Makes this process's PyTorch behave as on a card, one of several; for good.
+
+    Args:
+        card: the card.
+        runner: runs operators with shapes.
+        devices: how many cards the program finds.
+        limit_itself: called with the bytes to which the program limits itself.
+    """
     import torch
     from torch._subclasses import fake_tensor
 
@@ -53,6 +62,7 @@ def behave_as(card: Card, runner: OperatorRunner, devices: int) -> None:
     _put_streams(torch, runner)
     _put_random_state(torch)
     _put_memory_figures(torch, card, runner)
+    _put_own_limit(torch, card, limit_itself)
     _put_tensor_methods(torch, runner)
     _put_optimizers(torch)
     chosen_attention(card, runner).put_in_place()
@@ -336,8 +346,6 @@ def _put_memory_figures(torch: Any, card: Card, runner: OperatorRunner) -> None:
             card.total_bytes,
         ),
         "memory_summary": _constant(""),
-        "set_per_process_memory_fraction": _constant(None),
-        "get_per_process_memory_fraction": _constant(1.0),
     }
     _put(torch.cuda, **functions)
     _put(
@@ -349,6 +357,21 @@ def _put_memory_figures(torch: Any, card: Card, runner: OperatorRunner) -> None:
         memory_snapshot=_constant([]),
     )
     torch.cuda.memory_snapshot = _constant([])
+
+
+def _put_own_limit(torch: Any, card: Card, limit_itself: Callable[[int], None]) -> None:
+    fractions = [1.0]
+
+    def set_fraction(fraction: float, device: Any = None) -> None:
+        fractions[0] = float(fraction)
+        limit_itself(int(fractions[0] * card.total_bytes))
+
+    for module in (torch.cuda, torch.cuda.memory):
+        _put(
+            module,
+            set_per_process_memory_fraction=set_fraction,
+            get_per_process_memory_fraction=lambda device=None: fractions[0],
+        )
 
 
 def _put_tensor_methods(torch: Any, runner: OperatorRunner) -> None:

@@ -4,6 +4,7 @@ module of each request.
 
 from __future__ import annotations
 
+import math
 import sys
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -62,6 +63,8 @@ class RequestLog:
         sizes, streams, stacks, marks: of each row: bytes requested, its stream, the numbers of its
             stack and module.
         allocated_bytes, peak_bytes: live now, and the most so far, in blocks of 512 bytes.
+        limit_bytes, limit_reached: how much may be allocated, and what is called with the row of a
+            request that is more.
         mark: the path of the module that runs now.
         conf: allocator settings that the program itself chose.
         guessed: rows whose size hangs on a number that values decide, with that number as it was
@@ -96,6 +99,8 @@ class RequestLog:
         self.nodes_made: list[int] = []
         self.nodes_run: list[int] = []
         self.allocated_bytes = self.peak_bytes = 0
+        self.limit_bytes: float = math.inf
+        self.limit_reached: Callable[[int], None] = _ignore
         self.fused_from: dict[int, tuple[int, ...]] = {}
         self.written_by_fusion: dict[int, tuple[int, ...]] = {}
         self._row_of_storage: dict[int, tuple[int, Any]] = {}
@@ -243,6 +248,22 @@ class RequestLog:
         later.bounds = {number_of[row]: bounds for row, bounds in self.bounds.items()}
         return later
 
+    def first_rows(self, count: int) -> RequestLog:
+        """A copy of what happened until so many rows were requested."""
+        earlier = self.plain()
+        earlier.events = self.events[: self._place_of(count)]
+        for name in _OF_ROWS:
+            del getattr(earlier, name)[count:]
+        for name in ("bounds", "fused_from", "written_by_fusion"):
+            column = getattr(earlier, name)
+            setattr(earlier, name, {row: value for row, value in column.items() if row < count})
+        return earlier
+
+    def _place_of(self, row: int) -> int:
+        """The event that requests a row; the number of events where none does."""
+        request = (ALLOCATE, row)
+        return self.events.index(request) if row < len(self.sizes) else len(self.events)
+
     def note_use(self, tensor: Any, stream: int) -> None:
         """Notes that a stream uses a tensor."""
         row = self.row_of(tensor)
@@ -285,13 +306,19 @@ class RequestLog:
         it is not sure.
         """
         if size > 0:
-            row = self.allocate(size)
+            row = self._request(size)  # a library that is refused one does without
             self.free(row)
             if bounds is not None:
                 self.bounds[row] = bounds
 
     def allocate(self, size: int) -> int:
         """The row of a new request."""
+        row = self._request(size)
+        if self.allocated_bytes > self.limit_bytes:
+            self.limit_reached(row)
+        return row
+
+    def _request(self, size: int) -> int:
         row = len(self.sizes)
         self.sizes.append(size)
         self.streams.append(self.stream)
@@ -355,6 +382,10 @@ class RequestLog:
         entry = self._row_of_storage.pop(key, None)
         if entry is not None:
             self.free(entry[0])
+
+
+def _ignore(row: int) -> None:
+    """Where no limit is watched."""
 
 
 def _node_that_runs() -> int:

@@ -15,7 +15,6 @@ import numpy as np
 
 from vramlens._native import Replay
 from vramlens.errors import InputError
-from vramlens.ground.allocator_sizes import SMALL_SEGMENT
 from vramlens.prediction.requests.compiled_requests import as_compiled
 from vramlens.prediction.requests.late_completions import with_late_completions
 from vramlens.prediction.requests.other_draws import with_other_draws
@@ -27,11 +26,11 @@ from vramlens.prediction.requests.request_log import (
     FREE,
     RequestLog,
 )
+from vramlens.prediction.requests.served_snapshot import snapshot_of
 from vramlens.prediction.requests.skipped_step import with_skipped_step
-from vramlens.replay.settings import Settings, parse_settings
+from vramlens.replay.settings import parse_settings
 from vramlens.replay.versions import version_named
 from vramlens.trace import Action
-from vramlens.units import MIB
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -45,15 +44,6 @@ _LATER_SHARE, _MOST_EVENTS_LATER = 0.1, 2
 _WORTH_SAYING = 0.01
 """Of the peak: less is within what a prediction is off by anyway."""
 _FIRST_ADDRESS = 1 << 46
-_NAMES = {
-    Action.ALLOC: "alloc",
-    Action.FREE_REQUESTED: "free_requested",
-    Action.FREE_COMPLETED: "free_completed",
-    Action.SEGMENT_ALLOC: "segment_alloc",
-    Action.SEGMENT_FREE: "segment_free",
-    Action.SEGMENT_MAP: "segment_map",
-    Action.SEGMENT_UNMAP: "segment_unmap",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,8 +144,53 @@ def serve(
         sure_bytes=_sure_bytes(log),
         within=within,
         is_limited=is_limited,
-        snapshot=_snapshot(log, row_of_event, events, settings),
+        snapshot=snapshot_of(log, row_of_event, events, settings),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedRow:
+    """A request that the allocator refuses, and its state then.
+
+    Attributes:
+        row: of the request.
+        snapshot: after the allocator has given back what it had cached, as
+            ``torch.cuda.memory._snapshot`` gives it.
+        addresses: of the rows before it.
+    """
+
+    row: int
+    snapshot: dict[str, Any]
+    addresses: dict[int, int]
+
+
+def first_refused(
+    log: RequestLog, row: int, conf: str, torch_version: str, room_bytes: int
+) -> RefusedRow | None:
+    """The first request that the allocator refuses within some bytes; None where it serves all.
+
+    Args:
+        log: all of a program's requests.
+        row: the last one to serve. What is alive may be enough until then, and gaps have one before it
+            refused.
+        conf, torch_version: the allocator's settings and rules.
+        room_bytes: what the allocator may reserve.
+    """
+    version = version_named(torch_version)
+    settings = parse_settings(conf, version)
+    native = settings.native(version) | {"capacity": room_bytes}
+    served = as_compiled(log.first_rows(row + 1))
+    columns, row_of_event = columns_of(served)
+    outcome, events = _replay_of(columns, native).log(
+        native, addresses=_ORDERS[0], completion=_RECORDED, seed=0
+    )
+    if outcome["died_at"] < 0:
+        return None
+    is_request = events["log_action"] == Action.ALLOC
+    rows = row_of_event[events["log_event"][is_request]].tolist()
+    addresses = dict(zip(rows, events["log_address"][is_request].tolist(), strict=True))
+    snapshot = snapshot_of(served, row_of_event, events, settings)
+    return RefusedRow(int(row_of_event[outcome["died_at"]]), snapshot, addresses)
 
 
 def _others(eager: RequestLog, log: RequestLog) -> Iterator[RequestLog]:
@@ -324,165 +359,3 @@ def _pools(streams: NDArray[np.uint64]) -> NDArray[np.uint32]:
 
 def _count_of_pools(columns: dict[str, NDArray[Any]]) -> int:
     return int(columns["row_pool"].max(initial=0)) + 1
-
-
-def _snapshot(
-    log: RequestLog, rows: NDArray[np.int64], events: Any, settings: Settings
-) -> dict[str, Any]:
-    """The allocator's own trace of the run, and its state at the end."""
-    trace: list[dict[str, Any]] = []
-    segments: dict[int, dict[str, Any]] = {}
-    live: dict[int, tuple[int, list[Any]]] = {}
-    columns = (
-        events[f"log_{name}"].tolist() for name in ("event", "action", "address", "size", "stream")
-    )
-    for number, (event, action, address, size, stream) in enumerate(zip(*columns, strict=True)):
-        row = int(rows[event])
-        frames = (
-            log.stack_table.stacks[log.stacks[row]]
-            if row >= 0 and action != Action.FREE_COMPLETED
-            else []
-        )
-        trace.append(
-            {
-                "action": _NAMES[action],
-                "addr": address,
-                "size": size,
-                "stream": stream,
-                "time_us": number + 1,
-                "compile_context": "N/A",
-                "user_metadata": log.marks[row] if row >= 0 else "",
-                "frames": frames,
-            }
-        )
-        if action == Action.ALLOC:
-            live[address] = size, frames
-        elif action == Action.FREE_COMPLETED:
-            live.pop(address, None)
-        elif action == Action.SEGMENT_ALLOC:
-            segments[address] = {
-                "size": size,
-                "stream": stream,
-                "frames": frames,
-                "expandable": False,
-            }
-        elif action == Action.SEGMENT_FREE:
-            segments.pop(address, None)
-        elif action in (Action.SEGMENT_MAP, Action.SEGMENT_UNMAP):
-            _map(segments, address, size, stream, is_mapped=action == Action.SEGMENT_MAP)
-    return {
-        "segments": _segments(segments, live),
-        "device_traces": [trace],
-        "allocator_settings": _recorded_settings(settings),
-        "external_annotations": [],
-    }
-
-
-def _map(
-    segments: dict[int, dict[str, Any]], address: int, size: int, stream: int, *, is_mapped: bool
-) -> None:
-    """A range of an expandable segment comes or goes; ranges that touch are one segment."""
-    if is_mapped:
-        before = next(
-            (a for a, s in segments.items() if s["expandable"] and a + s["size"] == address), None
-        )
-        if before is not None:
-            segments[before]["size"] += size
-        else:
-            segments[address] = {"size": size, "stream": stream, "frames": [], "expandable": True}
-        return
-    for begin, segment in list(segments.items()):
-        end = begin + segment["size"]
-        if segment["expandable"] and begin <= address < end:
-            del segments[begin]
-            if begin < address:
-                segments[begin] = {**segment, "size": address - begin}
-            if address + size < end:
-                segments[address + size] = {**segment, "size": end - address - size}
-
-
-def _segments(
-    segments: dict[int, dict[str, Any]], live: dict[int, tuple[int, list[Any]]]
-) -> list[dict[str, Any]]:
-    """The segments at the end with their blocks, in order of address."""
-    addresses = sorted(live)
-    shown = []
-    for begin, segment in sorted(segments.items()):
-        end = begin + segment["size"]
-        inside = (
-            addresses[np.searchsorted(addresses, begin) : np.searchsorted(addresses, end)]
-            if addresses
-            else []
-        )
-        blocks = _blocks(begin, end, inside, live)
-        taken = [block for block in blocks if block["state"] != "inactive"]
-        total = sum(block["size"] for block in taken)
-        is_small = segment["size"] == SMALL_SEGMENT
-        shown.append(
-            {
-                "device": 0,
-                "address": begin,
-                "total_size": segment["size"],
-                "allocated_size": total,
-                "active_size": total,
-                "requested_size": sum(block["requested_size"] for block in taken),
-                "stream": segment["stream"],
-                "segment_type": "small" if is_small else "large",
-                "segment_pool_id": (0, max(0, segment["stream"] - FIRST_POOL + 1)),
-                "is_expandable": segment["expandable"],
-                "frames": segment["frames"],
-                "blocks": blocks,
-            }
-        )
-    return shown
-
-
-def _blocks(
-    begin: int, end: int, inside: list[int], live: dict[int, tuple[int, list[Any]]]
-) -> list[dict[str, Any]]:
-    """The blocks of one segment; what follows a live block by up to 1 MiB in a large segment is
-    its own.
-    """
-    blocks: list[dict[str, Any]] = []
-    is_small = end - begin == SMALL_SEGMENT
-    position = begin
-    for place, address in enumerate(inside):
-        if address > position:
-            blocks.append(_free_block(position, address - position))
-        requested, frames = live[address]
-        size = -(-requested // 512) * 512
-        following = inside[place + 1] if place + 1 < len(inside) else end
-        if not is_small and 0 < following - address - size <= MIB:
-            size = following - address
-        blocks.append(
-            {"address": address, "size": size, "requested_size": requested, "state": "active_allocated",
-             "frames": frames}
-        )  # fmt: skip
-        position = address + size
-    if position < end:
-        blocks.append(_free_block(position, end - position))
-    return blocks
-
-
-def _free_block(address: int, size: int) -> dict[str, Any]:
-    return {
-        "address": address,
-        "size": size,
-        "requested_size": 0,
-        "state": "inactive",
-        "frames": [],
-    }
-
-
-def _recorded_settings(settings: Settings) -> dict[str, Any]:
-    unlimited = settings.max_split_size == 2**64 - 1
-    return {
-        "PYTORCH_CUDA_ALLOC_CONF": settings.conf,
-        "max_split_size": -1 if unlimited else settings.max_split_size,
-        "garbage_collection_threshold": float(settings.garbage_collection_threshold),
-        "expandable_segments": settings.expandable_segments,
-        "roundup_power2_divisions": {
-            str(1 << slot): divisions
-            for slot, divisions in enumerate(settings.roundup_power2_divisions)
-        },
-    }

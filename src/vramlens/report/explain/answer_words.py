@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from vramlens.analyses.explanation import Explanation, OomVerdict, Peak
     from vramlens.analyses.finding import Place
     from vramlens.analyses.memory.heap import Heap
+    from vramlens.trace.meta import Meta
 
 _WALLS = {
     "process_limit": "This process reached its memory limit; the GPU itself was not full",
@@ -69,7 +70,8 @@ def _answer(explanation: Explanation) -> str:
     oom, peak, heap = explanation.oom, explanation.peak, explanation.heap
     where = _on_device(explanation)
     if has_failed(explanation) and oom is not None:
-        return f"{oom.headline} ({where.strip()})" if where else oom.headline
+        words = _predicted(oom.headline, explanation.recording.meta)
+        return f"{words} ({where.strip()})" if where else words
     if peak is None or heap is None:
         return oom.headline if oom is not None else _NO_DEVICE
     if heap.event == peak.heap.event:
@@ -77,6 +79,22 @@ def _answer(explanation: Explanation) -> str:
     moment = _MOMENTS.get(explanation.at, f"after event {heap.event:,}")
     size = format_size(heap.requested_bytes)
     return f"{size} requested {moment}{where}{_when(heap)}{_made_of(heap)}. Peak: {_peak(peak)}."
+
+
+def _predicted(headline: str, meta: Meta | None) -> str:
+    """The headline of a failure; of one that is only predicted with where that would be."""
+    if meta is None or not meta.is_prediction:
+        return headline
+    device = next(iter(meta.devices.values()), None)
+    if device is None or device.total_bytes is None:
+        return headline
+    limit = device.process_limit_bytes
+    full = (
+        f"A card of {format_size(device.total_bytes)} would run"
+        if limit is None
+        else f"Within its limit of {format_size(limit)}, it would run"
+    )
+    return headline.replace("Out of memory:", f"{full} out of memory:", 1)
 
 
 def _on_device(explanation: Explanation) -> str:

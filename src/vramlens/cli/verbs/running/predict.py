@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import tempfile
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -52,16 +53,30 @@ def run(arguments: argparse.Namespace) -> int:
     prediction = predicted(arguments)
     with tempfile.TemporaryDirectory() as folder:
         path = arguments.output or os.path.join(folder, "predicted.vram")
-        try:
-            prediction.write(path, redact=arguments.redact)
-        except OSError as error:
-            raise InputError(f"{path}: {error.strerror or error}; nothing was written") from None
-        explanation = _explained(path)
-        if arguments.output is None:
-            unwritten = replace(explanation.recording, source="")
-            explanation = replace(explanation, recording=unwritten)
-        write_stdout(_drawn(prediction, explanation, arguments))
+        whole = _written(path, prediction.write, arguments)
+        failure = None
+        if prediction.failure is not None:
+            failure = _written(failure_path(path), prediction.write_failure, arguments)
+        write_stdout(_drawn(prediction, whole, failure, arguments))
     return 0
+
+
+def failure_path(path: str) -> str:
+    """The recording beside a prediction's own that ends with the request that fails."""
+    return f"{path.removesuffix('.vram')}.oom.vram"
+
+
+def _written(path: str, write: Callable[..., None], arguments: argparse.Namespace) -> Explanation:
+    """A recording's explanation, after it was written; without its path where nobody asked for it."""
+    try:
+        write(path, redact=arguments.redact)
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror or error}; nothing was written") from None
+    explanation = _explained(path)
+    if arguments.output is None:
+        unwritten = replace(explanation.recording, source="")
+        explanation = replace(explanation, recording=unwritten)
+    return explanation
 
 
 def _take_options_after_script(arguments: argparse.Namespace) -> None:
@@ -113,12 +128,23 @@ def _explained(path: str) -> Explanation:
     return explanation
 
 
-def _drawn(prediction: Prediction, explanation: Explanation, arguments: argparse.Namespace) -> str:
+def _drawn(
+    prediction: Prediction,
+    whole: Explanation,
+    failure: Explanation | None,
+    arguments: argparse.Namespace,
+) -> str:
+    """The prediction, and what there is to say of its peak: of the failure where it would not come so
+    far.
+    """
     if arguments.json:
         from vramlens.report.explain.json import to_json
 
-        return as_json({**to_json(explanation), "prediction": prediction.to_json()})
-    return f"{prediction}\n\n{drawn(_without_decisions(explanation), 'text', None)}"
+        failure_json = None if failure is None else to_json(failure)
+        prediction_json = {**prediction.to_json(), "failure": failure_json}
+        return as_json({**to_json(whole), "prediction": prediction_json})
+    shown = whole if failure is None else failure
+    return f"{prediction}\n\n{drawn(_without_decisions(shown), 'text', None)}"
 
 
 def _without_decisions(explanation: Explanation) -> Explanation:

@@ -1,0 +1,149 @@
+"""The first request of a predicted program that a card has no room for, noticed while the program
+runs: later nobody can tell what the program held.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass
+from functools import partial
+from itertools import compress
+from typing import Any
+
+from vramlens.capture.names.tensor_names import named_tensors
+from vramlens.capture.triggers.batch_tables import batch_numbers
+from vramlens.capture.triggers.failed_expression import failed_expression, failed_node
+from vramlens.capture.triggers.idle_checkpointing import idle_checkpointing
+from vramlens.capture.triggers.ignored_labels import ignored_labels
+from vramlens.capture.triggers.out_of_memory import RefusedRequest
+from vramlens.capture.triggers.padded_batch import padded_batch
+from vramlens.capture.triggers.row_lengths import row_lengths
+from vramlens.prediction.full_cards.predicted_heap import KnownHeap, PredictedHeap
+from vramlens.prediction.requests.request_log import RequestLog
+from vramlens.prediction.tensors.known_values import KnownValues
+
+_SEARCH_SECONDS = 30.0
+"""For who holds tensors that no model has: the program waits for nothing here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What the allocator may reserve.
+
+    Attributes:
+        total_bytes: the card's memory, or the program's own limit.
+        free_bytes: what is left of it beside the CUDA context and libraries.
+        is_own_limit: whether the program has set it (``set_per_process_memory_fraction``).
+    """
+
+    total_bytes: int
+    free_bytes: int
+    is_own_limit: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FullCard:
+    """A room at the first request that is too much for it.
+
+    Attributes:
+        room: what is full.
+        row: of the request, in the log.
+        step: optimizer steps that had ended.
+        request: what a recording says of it.
+        tensors: the live tensors as ``names.json`` has them, with their rows in place of addresses.
+    """
+
+    room: Room
+    row: int
+    step: int
+    request: RefusedRequest
+    tensors: list[dict[str, Any]]
+
+
+class CardWatch:
+    """Watches for the request that is too much for each of some rooms.
+
+    The allocator gives back what it has cached before it fails a request, so a card is full when
+    what is alive does not fit. Gaps between live blocks may fail an earlier one.
+
+    Attributes:
+        full_cards: those that became full, the smallest first.
+        own_limit: that the program has set last; None where it has set none.
+    """
+
+    def __init__(
+        self,
+        log: RequestLog,
+        values: KnownValues,
+        rooms: Iterable[Room],
+        *,
+        step: Callable[[], int],
+        root_names: Mapping[int, str],
+    ) -> None:
+        """Begins to watch.
+
+        Args:
+            log: the program's requests.
+            values: of its tensors.
+            rooms: of cards.
+            step: how many optimizer steps have ended.
+            root_names: names of modules by ``id``.
+        """
+        self.full_cards: list[FullCard] = []
+        self._log, self._values = log, values
+        self._step, self._root_names = step, root_names
+        self.own_limit: Room | None = None
+        self._waiting: list[Room] = []
+        log.limit_reached = self._limit_reached
+        self._watch(rooms)
+
+    def limit_itself(self, limit_bytes: int) -> None:
+        """The program limits itself to so many bytes."""
+        self.own_limit = Room(limit_bytes, limit_bytes, is_own_limit=True)
+        self._watch([*(room for room in self._waiting if not room.is_own_limit), self.own_limit])
+
+    def _watch(self, rooms: Iterable[Room]) -> None:
+        self._waiting = sorted(rooms, key=lambda room: room.free_bytes)
+        self._log.limit_bytes = self._waiting[0].free_bytes if self._waiting else math.inf
+
+    def _limit_reached(self, row: int) -> None:
+        self._log.limit_bytes = math.inf  # nothing that happens here is the program's
+        full_card = self._full_card(row)
+        is_full = [room.free_bytes < self._log.allocated_bytes for room in self._waiting]
+        self.full_cards += map(full_card, compress(self._waiting, is_full))
+        self._watch(self._waiting[sum(is_full) :])
+
+    def _full_card(self, row: int) -> Callable[[Room], FullCard]:
+        """What the program holds at a request that is too much for some room."""
+        tensors = named_tensors(
+            root_names=self._root_names,
+            search_seconds=_SEARCH_SECONDS,
+            heap_class=partial(PredictedHeap, self._log),
+        )
+        entries = (asdict(tensor) for tensor in tensors)
+        return partial(
+            FullCard,
+            row=row,
+            step=self._step(),
+            request=self._request(row),
+            tensors=[
+                {key: value for key, value in entry.items() if value not in ("", None)}
+                for entry in entries
+            ],
+        )
+
+    def _request(self, row: int) -> RefusedRequest:
+        batch = batch_numbers("cuda", ctypes.string_at, partial(KnownHeap, self._log, self._values))
+        return RefusedRequest(
+            device=0,
+            requested_bytes=self._log.sizes[row],
+            device_free_bytes=0,
+            expression=failed_expression(),
+            node=failed_node(),
+            padded_batch=padded_batch(batch.tables),
+            ignored_labels=ignored_labels(batch.tables),
+            row_lengths=row_lengths(batch),
+            idle_checkpointing=idle_checkpointing(),
+        )

@@ -1,0 +1,232 @@
+"""Where a predicted program runs out of a card's memory, beside what is known of the program."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import vramlens
+from vramlens import api
+from vramlens.prediction.full_cards.card_watch import CardWatch, Room
+from vramlens.prediction.requests.request_log import ALLOCATE, FREE, RequestLog
+from vramlens.prediction.requests.served_requests import first_refused
+from vramlens.prediction.tensors.known_values import KnownValues
+
+torch = pytest.importorskip("torch")
+MIB = 1 << 20
+DOCS = Path(__file__).parents[2] / "docs"
+
+KEEPS_OUTPUTS = """import torch
+
+model = torch.nn.Linear(256, 1024).cuda()
+optimizer = torch.optim.AdamW(model.parameters())
+kept_outputs = []
+for step in range(30):
+    batch = torch.randn(16384, 256, device="cuda")
+    output = model(batch)
+    optimizer.zero_grad()
+    output.square().mean().backward()
+    optimizer.step()
+    kept_outputs.append(output.detach())
+"""
+"""Each step keeps the 64 MiB of its output: what the last ones ask for is too much for 1.5 GiB."""
+OUTPUT_LINE = 8
+
+
+def predict(script: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "vramlens", "predict", *options, str(script)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300)
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """A prediction for two cards that are too small, and the paths that it wrote."""
+    folder = tmp_path_factory.mktemp("full")
+    script = folder / "train.py"
+    script.write_text(KEEPS_OUTPUTS)
+    options = ("--cards", "1GiB,1536MiB,24GiB", "-o", str(folder / "run.vram"), "--json")
+    done = predict(script, *options)
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    return {**answer["prediction"], "answer": answer, "folder": folder}
+
+
+def test_the_largest_card_that_is_too_small_fails_where_it_is_full(written: dict[str, Any]) -> None:
+    failure = written["failure"]
+    assert [card["fits"] for card in written["cards"]] == [False, False, True]
+    assert failure["oom"]["wall"] == "device"
+    assert failure["oom"]["tried_bytes"] in (16 * MIB, 64 * MIB)
+    # What is alive and what was asked for is more than the card has beside the CUDA context.
+    in_use = failure["oom"]["allocated_bytes"] + failure["oom"]["tried_bytes"]
+    assert 1024 * MIB < in_use < 1536 * MIB
+
+
+def test_the_answer_is_what_its_schema_says(written: dict[str, Any]) -> None:
+    jsonschema = pytest.importorskip("jsonschema")
+    schema = json.loads((DOCS / "schema" / "explain.json").read_text(encoding="utf-8"))
+    jsonschema.Draft202012Validator(schema).validate(written["answer"])
+    described = schema["properties"]["prediction"]["properties"]
+    assert {"failure", "own_limit"} <= described.keys()
+
+
+def test_what_fills_the_card_has_the_programs_names(written: dict[str, Any]) -> None:
+    largest = written["failure"]["heap"]["by_line"][0]
+    assert largest["line"] == OUTPUT_LINE
+    with zipfile.ZipFile(written["folder"] / "run.oom.vram") as archive:
+        names = {tensor["name"] for tensor in json.loads(archive.read("names.json"))["tensors"]}
+    assert {"model.weight", "optimizer.exp_avg[model.weight]", "kept_outputs[0]", "batch"} <= names
+    first = written["failure"]["findings"][0]
+    assert first["id"] == "leak"
+    assert "64.00 MiB per step" in first["title"]
+
+
+def test_the_failure_is_a_recording_beside_the_whole(written: dict[str, Any]) -> None:
+    whole = api.explain(str(written["folder"] / "run.vram"))
+    failure = api.explain(str(written["folder"] / "run.oom.vram"))
+    assert whole.oom is None
+    assert failure.failure is not None
+    text = subprocess.run(
+        [sys.executable, "-m", "vramlens", "explain", str(written["folder"] / "run.oom.vram")],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert text.startswith("A card of 1.50 GiB would run out of memory: tried to allocate")
+
+
+def test_a_limit_of_the_programs_own_is_obeyed(tmp_path: Path) -> None:
+    limit = "import torch\ntorch.cuda.set_per_process_memory_fraction(0.01)\n"
+    script = tmp_path / "train.py"
+    script.write_text(KEEPS_OUTPUTS.replace("import torch\n", limit))
+    prediction = json.loads(predict(script, "--json").stdout)["prediction"]
+    assert prediction["own_limit"]["fits"] is False
+    assert prediction["failure"]["oom"]["limit_bytes"] == prediction["own_limit"]["total_bytes"]
+    text = predict(script).stdout
+    assert "does not fit: the limit that the script sets itself, 1.4" in text
+    assert "\nWithin its limit of 1.4" in text
+
+
+def test_what_fits_has_no_failure(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(KEEPS_OUTPUTS)
+    prediction = json.loads(predict(script, "--cards", "24GiB", "--json").stdout)["prediction"]
+    assert prediction["failure"] is None
+    assert prediction["own_limit"] is None
+
+
+def test_functions_have_a_failure_too(tmp_path: Path) -> None:
+    prediction = vramlens.predict(
+        lambda: torch.nn.Linear(256, 1024),
+        lambda n: torch.randn(n, 256, device="cuda"),
+        lambda model, batch: model(batch).mean(),
+        batch=1 << 20,
+        cards=["2GiB"],
+    )
+    assert prediction.failure is not None
+    assert prediction.failure.meta["oom"]["requested_bytes"] == (1 << 20) * 1024 * 4
+    path = tmp_path / "failure.vram"
+    prediction.write_failure(str(path), redact=True)
+    assert api.explain(str(path)).failure is not None
+
+
+def test_without_a_failure_none_is_written(tmp_path: Path) -> None:
+    prediction = vramlens.predict(
+        lambda: torch.nn.Linear(8, 8),
+        lambda n: torch.randn(n, 8, device="cuda"),
+        lambda model, batch: model(batch).mean(),
+        batch=2,
+    )
+    with pytest.raises(ValueError, match="no failure"):
+        prediction.write_failure(str(tmp_path / "failure.vram"))
+    assert not list(tmp_path.iterdir())
+
+
+def log_of(sizes_mib: list[int]) -> RequestLog:
+    log = RequestLog()
+    for size in sizes_mib:
+        log.allocate(size * MIB)
+    return log
+
+
+def test_each_room_is_full_once_with_the_request_that_is_too_much() -> None:
+    log = RequestLog()
+    rooms = [Room(size * MIB, size * MIB) for size in (30, 10, 100)]
+    watch = CardWatch(log, KnownValues(log), rooms, step=lambda: 7, root_names={})
+    watch.limit_itself(200 * MIB)
+    watch.limit_itself(15 * MIB)  # the last one holds
+    for _ in range(4):
+        log.allocate(8 * MIB)
+    assert [(full.room.total_bytes // MIB, full.row) for full in watch.full_cards] == [
+        (10, 1),
+        (15, 1),
+        (30, 3),
+    ]
+    assert [full.room.is_own_limit for full in watch.full_cards] == [False, True, False]
+    assert {full.step for full in watch.full_cards} == {7}
+
+
+def test_the_snapshot_before_a_request_has_the_blocks_that_live_then() -> None:
+    log = log_of([4, 30, 6])
+    log.free(1)
+    log.allocate(60 * MIB)
+    log.free(0)  # later
+    earlier = log.first_rows(3)
+    assert earlier.events == [(ALLOCATE, 0), (ALLOCATE, 1), (ALLOCATE, 2), (FREE, 1)]
+    assert earlier.sizes == [4 * MIB, 30 * MIB, 6 * MIB]
+    refused = first_refused(log, 3, "", "2.11", 66 * MIB)
+    assert refused is not None
+    assert refused.row == 3
+    live = {
+        block["address"]: block["requested_size"]
+        for segment in refused.snapshot["segments"]
+        for block in segment["blocks"]
+        if block["state"] == "active_allocated"
+    }
+    assert live == {refused.addresses[0]: 4 * MIB, refused.addresses[2]: 6 * MIB}
+
+
+def test_gaps_have_an_earlier_request_refused() -> None:
+    """20 MiB are cached between blocks that live: the next 30 MiB are too much before all that is alive is."""
+    log = log_of([20, 20, 20])
+    log.free(1)
+    log.allocate(30 * MIB)
+    log.allocate(30 * MIB)
+    refused = first_refused(log, 4, "", "2.11", 70 * MIB)
+    assert refused is not None
+    assert refused.row == 4
+    log = log_of([1] * 40)  # of two segments of 20 MiB
+    for row in range(1, 40, 2):
+        log.free(row)
+    log.allocate(30 * MIB)
+    log.allocate(30 * MIB)
+    refused = first_refused(log, 41, "", "2.11", 60 * MIB)
+    assert refused is not None
+    assert refused.row == 40
+
+
+def test_a_first_request_that_is_too_much_has_an_empty_past() -> None:
+    log = log_of([500])
+    assert first_refused(log, 0, "", "2.11", 600 * MIB) is None
+    refused = first_refused(log, 0, "", "2.11", 100 * MIB)
+    assert refused is not None
+    assert refused.row == 0
+    assert refused.snapshot["segments"] == []
+    assert refused.snapshot["device_traces"] == [[]]
+    assert refused.addresses == {}
+
+
+def test_a_workspace_that_is_refused_fails_nothing() -> None:
+    log = RequestLog()
+    rooms = [Room(50 * MIB, 50 * MIB)]
+    watch = CardWatch(log, KnownValues(log), rooms, step=lambda: 0, root_names={})
+    log.allocate(30 * MIB)
+    log.scratch(40 * MIB)
+    assert not watch.full_cards
+    log.allocate(30 * MIB)
+    assert [full.row for full in watch.full_cards] == [2]
