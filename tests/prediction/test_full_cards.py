@@ -13,6 +13,7 @@ import pytest
 
 import vramlens
 from vramlens import api
+from vramlens.analyses.explanation import Explanation
 from vramlens.prediction.full_cards.card_watch import CardWatch, Room
 from vramlens.prediction.requests.request_log import ALLOCATE, FREE, RequestLog
 from vramlens.prediction.requests.served_requests import first_refused
@@ -42,6 +43,12 @@ OUTPUT_LINE = 8
 def predict(script: Path, *options: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "vramlens", "predict", *options, str(script)]
     return subprocess.run(command, capture_output=True, text=True, timeout=300)
+
+
+def explained(path: Path) -> Explanation:
+    explanation = api.explain(str(path))
+    assert isinstance(explanation, Explanation)
+    return explanation
 
 
 @pytest.fixture(scope="module")
@@ -87,8 +94,8 @@ def test_what_fills_the_card_has_the_programs_names(written: dict[str, Any]) -> 
 
 
 def test_the_failure_is_a_recording_beside_the_whole(written: dict[str, Any]) -> None:
-    whole = api.explain(str(written["folder"] / "run.vram"))
-    failure = api.explain(str(written["folder"] / "run.oom.vram"))
+    whole = explained(written["folder"] / "run.vram")
+    failure = explained(written["folder"] / "run.oom.vram")
     assert whole.oom is None
     assert failure.failure is not None
     text = subprocess.run(
@@ -132,7 +139,40 @@ def test_functions_have_a_failure_too(tmp_path: Path) -> None:
     assert prediction.failure.meta["oom"]["requested_bytes"] == (1 << 20) * 1024 * 4
     path = tmp_path / "failure.vram"
     prediction.write_failure(str(path), redact=True)
-    assert api.explain(str(path)).failure is not None
+    assert explained(path).failure is not None
+
+
+KEEPS_CHECKPOINT = """import torch
+torch.cuda.set_per_process_memory_fraction(600 * 2**20 / torch.cuda.get_device_properties(0).total_memory)
+model = torch.nn.Sequential(*(torch.nn.Linear(2048, 2048) for _ in range(6)))
+optimizer = torch.optim.AdamW(model.parameters())
+for parameter in model.parameters():
+    parameter.grad = torch.zeros_like(parameter)
+optimizer.step()
+torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, "last.pt")
+del model, optimizer, parameter
+
+checkpoint = torch.load("last.pt", map_location="cuda")
+model = torch.nn.Sequential(*(torch.nn.Linear(2048, 2048) for _ in range(6)))
+model.load_state_dict(checkpoint["model"])
+model.cuda()
+optimizer = torch.optim.AdamW(model.parameters())
+for step in range(3):
+    optimizer.zero_grad()
+    model(torch.randn(64, 2048, device="cuda")).square().mean().backward()
+    optimizer.step()
+"""
+
+
+def test_what_a_checkpoint_left_is_known_by_its_load(tmp_path: Path) -> None:
+    """``torch.load`` is another function here, and stands in the stacks all the same."""
+    script = tmp_path / "train.py"
+    script.write_text(KEEPS_CHECKPOINT)
+    command = [sys.executable, "-m", "vramlens", "predict", "train.py", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=tmp_path)
+    first = json.loads(done.stdout)["prediction"]["failure"]["findings"][0]
+    assert first["id"] == "kept_checkpoint"
+    assert first["bytes"] == pytest.approx(3 * 6 * 2048 * 2049 * 4, rel=0.01)
 
 
 def test_without_a_failure_none_is_written(tmp_path: Path) -> None:

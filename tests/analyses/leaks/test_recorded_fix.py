@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
+
 from analyses.leaks.test_leaks import growing
 from support.leak_programs import LEAK_LINE, MAIN, Run, at
 from support.oracle import MIB
-from vramlens.analyses.leaks.recorded_fix import wide_scalar
+from vramlens.analyses.leaks.recorded_fix import wide_scalar, with_fix
+from vramlens.analyses.leaks.recorded_leak import RecordedLeak
 from vramlens.analyses.leaks.recorded_leaks import leaks_of_trace
+from vramlens.ground.verdict import Verdict
 from vramlens.leak.claim import claim_of, notes_of
 from vramlens.trace import Frame
 
@@ -19,6 +23,31 @@ def test_losses_whose_scalar_keeps_all_errors() -> None:
     assert wide_scalar([Frame(FUNCTIONAL, 3400, "cross_entropy"), mine]) == ""
     assert wide_scalar([Frame("train.py", 3, "mse_loss"), mine]) == ""
     assert wide_scalar([]) == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "graph", "words"),
+    [
+        (
+            "Trainer.outputs",
+            False,
+            "Trainer.outputs keeps what that line allocated: empty or limit it",
+        ),
+        ("list", False, "a list keeps what that line allocated: empty or limit it"),
+        (
+            "losses",
+            True,
+            "losses keeps the result of that line: keep `.detach()` or `.item()` of it there",
+        ),
+        ("", True, "find what keeps the result of that line"),
+        ("", False, "If a list, attribute, cache or hook keeps it"),
+    ],
+)
+def test_what_is_known_to_keep_a_leak_is_named(name: str, graph: bool, words: str) -> None:
+    leak = RecordedLeak(
+        verdict=Verdict.LIKELY, kind=None, bytes_per_step=MIB, bytes=9 * MIB, steps=9, kept_in=name
+    )
+    assert words in (with_fix(leak, graph=graph).fix or "")
 
 
 def test_what_every_eighth_step_leaves_is_told_for_that_time() -> None:

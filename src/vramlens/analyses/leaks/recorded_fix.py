@@ -61,6 +61,10 @@ def with_fix(
     )
 
 
+_NAMELESS = frozenset({"list", "tuple", "dict", "set", "deque", "OrderedDict", "defaultdict"})
+"""Names of what keeps tensors and has no name of its own."""
+
+
 def _without_copies(leak: RecordedLeak) -> str:
     line = f"{leak.file}:{leak.line}" if leak.place is not None else "that line"
     return (
@@ -78,6 +82,12 @@ def _edit(leak: RecordedLeak, *, graph: bool, in_list: bool, scalar_loss: str) -
             f"find what keeps the result of {line} (a list, an attribute, a running sum) and "
             f"let it keep `.item()`: the scalar of {scalar_loss}, detached too, keeps all errors"
         )
+    store = f"a {leak.kept_in}" if leak.kept_in in _NAMELESS else leak.kept_in
+    if graph and store:
+        return (
+            f"{store} keeps the result of {line}: keep `.detach()` or `.item()` of it there instead,"
+            " which frees the graph"
+        )
     if graph:
         return (
             f"find what keeps the result of {line} (a list, an attribute, a running sum or a "
@@ -87,6 +97,11 @@ def _edit(leak: RecordedLeak, *, graph: bool, in_list: bool, scalar_loss: str) -
         return (
             f"limit what keeps the memory that {line} allocated (a replay buffer, a cache of "
             "batches), or keep it on the CPU (`.cpu()`)"
+        )
+    if store:
+        return (
+            f"{store} keeps what {line} allocated: empty or limit it, or keep `.item()` or"
+            " `.detach().cpu()` there"
         )
     if in_list:
         return (

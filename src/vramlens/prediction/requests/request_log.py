@@ -405,10 +405,13 @@ class RequestStacks:
         driver: a function of ours that trains as the user's program would: its frame, and those
             that lead to it, are no part of that.
         hook: the user's function that stands in its place.
+        stand_ins: functions of ours that do what one of PyTorch's does, by their code, with the frame that a
+            GPU's run has in their place.
     """
 
     def __init__(self) -> None:
         self._frames: dict[tuple[CodeType, int], dict[str, Any] | None] = {}
+        self.stand_ins: dict[CodeType, dict[str, Any]] = {}
         self.driver: CodeType | None = None
         self.hook: CodeType | None = None
         self._numbers: dict[tuple[tuple[CodeType, int], ...], int] = {(): NO_STACK}
@@ -460,7 +463,8 @@ class RequestStacks:
         if place not in self._frames:
             code, line = place
             shown = {"filename": code.co_filename, "line": line, "name": code.co_name}
-            self._frames[place] = None if is_only_predicted(code.co_filename) else shown
+            stand_in = self.stand_ins.get(code)
+            self._frames[place] = stand_in if is_only_predicted(code.co_filename) else shown
         return self._frames[place]
 
 
