@@ -119,6 +119,16 @@ def test_a_limit_of_the_programs_own_is_obeyed(tmp_path: Path) -> None:
     assert "\nWithin its limit of 1.4" in text
 
 
+def test_the_predicted_card_itself_may_be_too_small(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    lines = ("import torch", "kept = []", "for _ in range(40):")
+    script.write_text("\n".join((*lines, "    kept.append(torch.zeros(1 << 30, device='cuda'))")))
+    failure = json.loads(predict(script, "--json").stdout)["prediction"]["failure"]
+    assert failure["oom"]["tried_bytes"] == 4 << 30
+    assert 135 << 30 < failure["oom"]["allocated_bytes"] < 140 << 30
+    assert "kept" in failure["findings"][0]["title"]
+
+
 def test_what_fits_has_no_failure(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(KEEPS_OUTPUTS)

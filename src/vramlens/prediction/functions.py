@@ -78,7 +78,7 @@ def predict(  # noqa: PLR0913 - public: its options are keywords
 
     def run() -> Gathered:
         began = time.perf_counter()
-        predicted = PredictedRun(card, cards=sizes)
+        predicted = PredictedRun(card, cards=sizes or (card.total_bytes,))
         with predicted.going():
             hooks = _Hooks(model_fn, make_batch, loss_fn, optimizer_fn)
             _train(hooks, batch, steps, predicted.log.stack_table)

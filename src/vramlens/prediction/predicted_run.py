@@ -307,13 +307,12 @@ def answer(gathered: Gathered, question: Question) -> Prediction:
     if served.is_limited:
         low, high = min(low, card.total_bytes - card.outside_bytes[1]), card_bytes
     fits = fits_of(rooms, served, turns_are_open=decided.is_open)
-    least_outside = card.outside_bytes[0]
-    too_small = {
-        Room(fit.total_bytes, fit.total_bytes - least_outside) for fit in fits if fit.fits is False
-    }
     own_fit = next(iter(fits_of(own_rooms, served, turns_are_open=decided.is_open)), None)
-    if gathered.own_limit is not None and own_fit is not None and own_fit.fits is False:
-        too_small.add(gathered.own_limit)
+    too_small = {
+        fit.total_bytes for fit in (*fits, own_fit) if fit is not None and fit.fits is False
+    }
+    if served.within[card_bytes].lives is False:
+        too_small.add(card.total_bytes)
     meta = {
         **meta_of(
             list(question.command),
@@ -357,15 +356,20 @@ def answer(gathered: Gathered, question: Question) -> Prediction:
 
 def _failure(
     gathered: Gathered,
-    too_small: Collection[Room],
+    too_small: Collection[int],
     meta: Mapping[str, Any],
     question: Question,
     torch_version: str,
 ) -> CardFailure | None:
     """The failure within the program's own limit if that is too small, else on the largest card that is;
     None where only gaps fail it, and all that is alive would fit.
+
+    Args:
+        too_small: the bytes of these.
     """
-    full_cards = [full_card for full_card in gathered.full_cards if full_card.room in too_small]
+    full_cards = [
+        full_card for full_card in gathered.full_cards if full_card.room.total_bytes in too_small
+    ]
     if not full_cards:
         return None
     return card_failure(

@@ -63,7 +63,8 @@ def run_script(
     """
     card = card_named(question.gpu)
     began = time.perf_counter()
-    run = PredictedRun(card, most_steps, question.place, question.cards)
+    cards = question.cards or (card.total_bytes,)
+    run = PredictedRun(card, most_steps, question.place, cards)
     put_refusals()
     if prepare is not None:
         prepare()
