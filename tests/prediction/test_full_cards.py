@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -197,6 +198,12 @@ def test_without_a_failure_none_is_written(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+def watch_of(log: RequestLog, rooms: list[Room], step_rows: Sequence[int] = ()) -> CardWatch:
+    return CardWatch(
+        log, KnownValues(log), rooms, card_bytes=1 << 40, step_rows=step_rows, root_names={}
+    )
+
+
 def log_of(sizes_mib: list[int]) -> RequestLog:
     log = RequestLog()
     for size in sizes_mib:
@@ -207,7 +214,7 @@ def log_of(sizes_mib: list[int]) -> RequestLog:
 def test_each_room_is_full_once_with_the_request_that_is_too_much() -> None:
     log = RequestLog()
     rooms = [Room(size * MIB, size * MIB) for size in (30, 10, 100)]
-    watch = CardWatch(log, KnownValues(log), rooms, step=lambda: 7, root_names={})
+    watch = watch_of(log, rooms, step_rows=(0, 2))
     watch.limit_itself(200 * MIB)
     watch.limit_itself(15 * MIB)  # the last one holds
     for _ in range(4):
@@ -218,7 +225,7 @@ def test_each_room_is_full_once_with_the_request_that_is_too_much() -> None:
         (30, 3),
     ]
     assert [full.room.is_own_limit for full in watch.full_cards] == [False, True, False]
-    assert {full.step for full in watch.full_cards} == {7}
+    assert {full.step_rows for full in watch.full_cards} == {(0, 2)}
 
 
 def test_the_snapshot_before_a_request_has_the_blocks_that_live_then() -> None:
@@ -274,9 +281,84 @@ def test_a_first_request_that_is_too_much_has_an_empty_past() -> None:
 def test_a_workspace_that_is_refused_fails_nothing() -> None:
     log = RequestLog()
     rooms = [Room(50 * MIB, 50 * MIB)]
-    watch = CardWatch(log, KnownValues(log), rooms, step=lambda: 0, root_names={})
+    watch = watch_of(log, rooms)
     log.allocate(30 * MIB)
     log.scratch(40 * MIB)
     assert not watch.full_cards
     log.allocate(30 * MIB)
     assert [full.row for full in watch.full_cards] == [2]
+
+
+LETS_GO = """import torch
+
+
+class Node:
+    pass
+
+
+def train():
+    for step in range(6):
+        node, other = Node(), Node()
+        node.other, other.node = other, node  # only the collector lets go of them
+        node.batch = torch.randn(24 << 20, device="cuda")
+        result = node.batch * 2
+        del result
+        result = node.batch + 1
+        result = None
+
+
+train()
+"""
+
+
+def test_what_is_noted_keeps_nothing_alive_and_collects_nothing(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(LETS_GO)
+    small_cards = ("--cards", "600MiB,700MiB,800MiB,24GiB")
+    noted, plain = (
+        json.loads(predict(script, *options, "--json").stdout) for options in (small_cards, ())
+    )
+    assert noted["prediction"]["failure"] is not None
+    assert noted["peak"]["allocated_bytes"] == plain["peak"]["allocated_bytes"]
+
+
+def test_an_error_while_it_is_noted_costs_the_advice_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = RequestLog()
+    watch = watch_of(log, [Room(MIB, MIB), Room(5 * MIB, 5 * MIB)])
+    monkeypatch.setattr(watch, "_full_card", lambda row: 1 / 0)
+    for _ in range(3):
+        log.allocate(2 * MIB)
+    assert watch.full_cards == []
+    assert log.sizes == [2 * MIB] * 3
+
+
+def test_a_limit_that_is_lifted_or_comes_late_fails_nothing() -> None:
+    log = RequestLog()
+    watch = watch_of(log, [])
+    log.free(log.allocate(30 * MIB))
+    watch.limit_itself(20 * MIB)  # more had been in use
+    log.allocate(25 * MIB)
+    assert watch.is_limited_late
+    assert not watch.full_cards
+    watch.limit_itself(1 << 40)
+    log.allocate(60 * MIB)
+    assert watch.own_limit is None
+    assert not watch.full_cards
+
+
+def test_a_redacted_failure_is_a_prediction(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("import functools, torch\ntorch.load = functools.partial(torch.load)\n")
+    with script.open("a") as file:
+        file.write("kept = torch.zeros(1 << 28, device='cuda')\nmore = kept + 1\n")
+    folder = tmp_path / "out.oom.vram"
+    options = ("--cards", "1500MiB", "--redact", "-o", str(tmp_path / "out.vram"))
+    text = predict(script, *options).stdout
+    assert "A card of 1.46 GiB would run out of memory" in text
+    assert "Recorded" not in text
+    assert f"written: {tmp_path / 'out.vram'}" in " ".join(text.split())
+    folder.unlink()
+    folder.mkdir()
+    done = predict(script, *options)
+    assert done.returncode == 2
+    assert "is a folder" in done.stderr

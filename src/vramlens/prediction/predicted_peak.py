@@ -350,6 +350,7 @@ def meta_of(
             "0": {"name": card.name, "total_bytes": card.total_bytes, "memory_fraction": 1.0}
         },
         "step": steps,
+        "step_source": "optimizer",
         "module_marks": True,
         "autocast": has_autocast,
     }

@@ -28,6 +28,7 @@ from vramlens.prediction.lbfgs_history import note_history
 from vramlens.prediction.made_up_decisions import Decision, made_up_decisions, places_of
 from vramlens.prediction.predicted_peak import (
     USUAL_CARDS,
+    CardFit,
     NotModelled,
     Prediction,
     decided_facts,
@@ -82,6 +83,7 @@ class Gathered:
     turns: dict[tuple[str, int], int] = field(default_factory=dict)
     full_cards: list[FullCard] = field(default_factory=list)
     own_limit: Room | None = None
+    is_limited_late: bool = False
     outcome: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
@@ -114,7 +116,8 @@ class PredictedRun:
         self.log = RequestLog()
         self.kernels, self.values = Kernels(self.log, card), KnownValues(self.log)
         self.mode = shapes_mode(self.log, self.kernels, self.values)
-        self._most_steps, self._steps = most_steps, 0
+        self._most_steps = most_steps
+        self._step_rows: list[int] = []  # of each step that has ended, the row that followed it
         self._stepped_at: list[Moment] = []
         self._optimizer: Callable[[], Any] = lambda: None
         self._progress: Callable[[int], None] | None = None
@@ -131,8 +134,9 @@ class PredictedRun:
         self._card_watch = CardWatch(
             self.log,
             self.values,
-            [Room(size, size - card.outside_bytes[0]) for size in cards],
-            step=lambda: self._steps,
+            [Room(size, max(0, size - card.outside_bytes[0])) for size in cards],
+            card_bytes=card.total_bytes,
+            step_rows=self._step_rows,
             root_names=self._paths.root_names,
         )
 
@@ -200,7 +204,7 @@ class PredictedRun:
             log=log,
             basis=uncertain,
             not_modelled=not_modelled,
-            steps=self._steps,
+            steps=len(self._step_rows),
             seconds=time.perf_counter() - began,
             torch_version=torch.__version__,
             conf=self.log.conf,
@@ -209,6 +213,7 @@ class PredictedRun:
             turns=most_turns(log, decisions, asked_values.moments),
             full_cards=self._card_watch.full_cards,
             own_limit=self._card_watch.own_limit,
+            is_limited_late=self._card_watch.is_limited_late,
         )
 
     def _marked_modules(self) -> ModuleMarks:
@@ -227,10 +232,11 @@ class PredictedRun:
             self._optimizer = weakref.ref(optimizer)
         if self._optimizer() is not optimizer:
             return
-        self._steps += 1
+        self._step_rows.append(len(self.log.sizes))
+        steps = len(self._step_rows)
         if self._progress is not None:
-            self._progress(self._steps)
-        if self._most_steps is not None and self._steps >= self._most_steps:
+            self._progress(steps)
+        if self._most_steps is not None and steps >= self._most_steps:
             raise EnoughSteps
 
 
@@ -308,9 +314,9 @@ def answer(gathered: Gathered, question: Question) -> Prediction:
         low, high = min(low, card.total_bytes - card.outside_bytes[1]), card_bytes
     fits = fits_of(rooms, served, turns_are_open=decided.is_open)
     own_fit = next(iter(fits_of(own_rooms, served, turns_are_open=decided.is_open)), None)
-    too_small = {
-        fit.total_bytes for fit in (*fits, own_fit) if fit is not None and fit.fits is False
-    }
+    if own_fit is not None and gathered.is_limited_late:
+        own_fit = CardFit(own_fit.total_bytes, None)
+    too_small = {fit.total_bytes for fit in fits if fit.fits is False}
     if served.within[card_bytes].lives is False:
         too_small.add(card.total_bytes)
     meta = {
@@ -361,14 +367,16 @@ def _failure(
     question: Question,
     torch_version: str,
 ) -> CardFailure | None:
-    """The failure within the program's own limit if that is too small, else on the largest card that is;
-    None where only gaps fail it, and all that is alive would fit.
+    """The failure within the program's own limit if it went beyond it, else on the largest card that is too
+    small; None where only gaps fail it, and all that is alive would fit.
 
     Args:
-        too_small: the bytes of these.
+        too_small: the bytes of such cards.
     """
     full_cards = [
-        full_card for full_card in gathered.full_cards if full_card.room.total_bytes in too_small
+        full_card
+        for full_card in gathered.full_cards
+        if full_card.room.is_own_limit or full_card.room.total_bytes in too_small
     ]
     if not full_cards:
         return None

@@ -162,7 +162,7 @@ class Meta:
         vramlens, torch, cuda, driver, python, platform: versions.
         command: the program and its arguments.
         trigger: why it was written: oom, error, sigterm, sighup, sigabrt, exit, signal, steps,
-            every or api.
+            every, api or predicted.
         ending: how the program ended, in one line: the exception that nobody caught, or where a
             signal found it.
         pid, host, rank, local_rank, world_size: which process of which job.
@@ -173,6 +173,7 @@ class Meta:
         max_events: how many events a device's ring holds.
         wrapped: by device, whether the ring was full and its earliest events are overwritten.
         step: steps counted when it was written.
+        step_source: by what they were: ``optimizer`` or ``vramlens.step``.
         module_marks: whether the events' ``user_metadata`` are module paths.
         has_autocast: whether a module was seen to run under autocast.
         failure: the error that it was written for.
@@ -206,6 +207,7 @@ class Meta:
     max_events: int | None = None
     wrapped: Mapping[int, bool] = field(default_factory=dict)
     step: int | None = None
+    step_source: str | None = None
     module_marks: bool = False
     has_autocast: bool = False
     failure: FailureMeta | None = None
@@ -221,4 +223,4 @@ class Meta:
     @property
     def is_prediction(self) -> bool:
         """True if ``vramlens predict`` wrote it: no GPU had this memory."""
-        return self.command[:2] == ("vramlens", "predict") or self.command == ("vramlens.predict",)
+        return self.trigger == "predicted"

@@ -64,5 +64,5 @@ def first_step_to_come(scene: Scene) -> Iterator[Finding]:
 
 
 def _has_stepped(meta: Meta | None) -> bool:
-    """Whether steps were counted while it was recorded: plain SGD asks for no memory in its own."""
-    return meta is not None and bool(meta.step)
+    """Whether an optimizer's steps were counted while it was recorded: plain SGD asks for no memory in them."""
+    return meta is not None and meta.step_source == "optimizer" and bool(meta.step)

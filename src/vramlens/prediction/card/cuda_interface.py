@@ -363,6 +363,11 @@ def _put_own_limit(torch: Any, card: Card, limit_itself: Callable[[int], None]) 
     fractions = [1.0]
 
     def set_fraction(fraction: float, device: Any = None) -> None:
+        if not 0 <= fraction <= 1:
+            raise ValueError(f"Invalid fraction value: {fraction}. Allowed range: 0~1")
+        index = device if device is None or isinstance(device, int) else torch.device(device).index
+        if index:
+            return  # another card's
         fractions[0] = float(fraction)
         limit_itself(int(fractions[0] * card.total_bytes))
 

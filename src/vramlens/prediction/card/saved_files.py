@@ -47,9 +47,10 @@ def put_saved_files(runner: OperatorRunner) -> None:
         content = load(f, read.on_host, *args, **options)
         return _copied(content, _Once(read.placed, _memory_of))
 
-    code = load.__code__
-    frame = {"filename": code.co_filename, "line": code.co_firstlineno, "name": code.co_name}
-    runner.log.stack_table.stand_ins[load_saved.__code__] = frame
+    code = getattr(load, "__code__", None)
+    if code is not None:  # the program may have put something else in its place
+        frame = {"filename": code.co_filename, "line": code.co_firstlineno, "name": code.co_name}
+        runner.log.stack_table.stand_ins[load_saved.__code__] = frame
     torch.save, torch.load = save, load_saved
     OlderFiles().keep()
     show_saved_files(files)

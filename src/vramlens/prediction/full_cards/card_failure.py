@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -20,12 +21,10 @@ class CardFailure:
     """The failure on a card that is too small, or within the program's own limit.
 
     Attributes:
-        room: what is full.
         snapshot: up to the request that failed, as ``torch.cuda.memory._snapshot`` gives it.
         meta, names: the recording's ``meta.json`` and ``names.json``.
     """
 
-    room: Room
     snapshot: dict[str, Any]
     meta: dict[str, Any]
     names: dict[str, Any]
@@ -50,7 +49,9 @@ def card_failure(
         outside_bytes: what the process takes of a card beside the allocator.
     """
     room = full_card.room
-    refused = first_refused(log, full_card.row, conf, torch_version, room.free_bytes)
+    refused = None
+    for last_row in (full_card.row, len(log.sizes) - 1):  # a compiled program gets there later
+        refused = refused or first_refused(log, last_row, conf, torch_version, room.free_bytes)
     if refused is None:
         return None
     snapshot, stack = refused.snapshot, log.stacks[refused.row]
@@ -75,16 +76,18 @@ def card_failure(
         full_card.request, requested_bytes=requested_bytes, device_free_bytes=free_bytes
     )
     source = source_at_failure(snapshot)
+    step, noted_step = (bisect(full_card.step_rows, row) for row in (refused.row, full_card.row))
     if stack != log.stacks[full_card.row]:
         request = replace(request, expression=_line(events[-1]["frames"], source), node=None)
+    if step != noted_step:  # it had another batch
+        request = replace(request, padded_batch=None, ignored_labels=None, row_lengths=[])
     return CardFailure(
-        room=room,
         snapshot=snapshot,
         meta={
             **meta,
             "total_bytes": {"0": device["total_bytes"]},
             "devices": {"0": device},
-            "step": full_card.step,
+            "step": step,
             "oom": {**request.to_dict(), "source": source},
         },
         names={

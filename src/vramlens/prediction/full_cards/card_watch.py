@@ -6,13 +6,13 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from itertools import compress
 from typing import Any
 
 from vramlens.capture.names.tensor_names import named_tensors
+from vramlens.capture.process.undisturbed import no_collection
 from vramlens.capture.triggers.batch_tables import batch_numbers
 from vramlens.capture.triggers.failed_expression import failed_expression, failed_node
 from vramlens.capture.triggers.idle_checkpointing import idle_checkpointing
@@ -20,12 +20,13 @@ from vramlens.capture.triggers.ignored_labels import ignored_labels
 from vramlens.capture.triggers.out_of_memory import RefusedRequest
 from vramlens.capture.triggers.padded_batch import padded_batch
 from vramlens.capture.triggers.row_lengths import row_lengths
+from vramlens.ground.program_errors import own_errors
 from vramlens.prediction.full_cards.predicted_heap import KnownHeap, PredictedHeap
 from vramlens.prediction.requests.request_log import RequestLog
 from vramlens.prediction.tensors.known_values import KnownValues
 
-_SEARCH_SECONDS = 30.0
-"""For who holds tensors that no model has: the program waits for nothing here."""
+_SEARCH_SECONDS = 10.0
+"""Of the processor's time, for who holds tensors that no model has: a prediction may take that long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +51,14 @@ class FullCard:
     Attributes:
         room: what is full.
         row: of the request, in the log.
-        step: optimizer steps that had ended.
+        step_rows: of each optimizer step that had ended, the row that followed it.
         request: what a recording says of it.
         tensors: the live tensors as ``names.json`` has them, with their rows in place of addresses.
     """
 
     room: Room
     row: int
-    step: int
+    step_rows: tuple[int, ...]
     request: RefusedRequest
     tensors: list[dict[str, Any]]
 
@@ -70,7 +71,8 @@ class CardWatch:
 
     Attributes:
         full_cards: those that became full, the smallest first.
-        own_limit: that the program has set last; None where it has set none.
+        own_limit: that the program has set last; None where it has set none, or lifted it.
+        is_limited_late: whether more than that had been in use when it was set.
     """
 
     def __init__(
@@ -79,7 +81,8 @@ class CardWatch:
         values: KnownValues,
         rooms: Iterable[Room],
         *,
-        step: Callable[[], int],
+        card_bytes: int,
+        step_rows: Sequence[int],
         root_names: Mapping[int, str],
     ) -> None:
         """Begins to watch.
@@ -88,32 +91,43 @@ class CardWatch:
             log: the program's requests.
             values: of its tensors.
             rooms: of cards.
-            step: how many optimizer steps have ended.
+            card_bytes: the predicted card's memory.
+            step_rows: of each optimizer step that has ended, the row that followed it.
             root_names: names of modules by ``id``.
         """
         self.full_cards: list[FullCard] = []
         self._log, self._values = log, values
-        self._step, self._root_names = step, root_names
+        self._card_bytes, self._step_rows = card_bytes, step_rows
+        self._root_names = root_names
         self.own_limit: Room | None = None
+        self.is_limited_late = False
         self._waiting: list[Room] = []
         log.limit_reached = self._limit_reached
         self._watch(rooms)
 
     def limit_itself(self, limit_bytes: int) -> None:
-        """The program limits itself to so many bytes."""
-        self.own_limit = Room(limit_bytes, limit_bytes, is_own_limit=True)
-        self._watch([*(room for room in self._waiting if not room.is_own_limit), self.own_limit])
+        """The program limits itself to so many bytes, or lifts its limit (all of the card's). What it had in use
+        before is no failure, and then nobody can tell whether the rest fits.
+        """
+        others = [room for room in self._waiting if not room.is_own_limit]
+        is_lifted = limit_bytes >= self._card_bytes
+        self.own_limit = None if is_lifted else Room(limit_bytes, limit_bytes, is_own_limit=True)
+        self.is_limited_late = self._log.peak_bytes > limit_bytes
+        if self.own_limit is not None and not self.is_limited_late:
+            others.append(self.own_limit)
+        self._watch(others)
 
     def _watch(self, rooms: Iterable[Room]) -> None:
         self._waiting = sorted(rooms, key=lambda room: room.free_bytes)
         self._log.limit_bytes = self._waiting[0].free_bytes if self._waiting else math.inf
 
     def _limit_reached(self, row: int) -> None:
-        self._log.limit_bytes = math.inf  # nothing that happens here is the program's
-        full_card = self._full_card(row)
-        is_full = [room.free_bytes < self._log.allocated_bytes for room in self._waiting]
-        self.full_cards += map(full_card, compress(self._waiting, is_full))
-        self._watch(self._waiting[sum(is_full) :])
+        in_use = self._log.allocated_bytes
+        full_rooms = [room for room in self._waiting if room.free_bytes < in_use]
+        self._watch(room for room in self._waiting if room.free_bytes >= in_use)
+        # An error costs the advice, and the program hears of nothing. A collection is its own to begin.
+        with own_errors(), no_collection():
+            self.full_cards += map(self._full_card(row), full_rooms)
 
     def _full_card(self, row: int) -> Callable[[Room], FullCard]:
         """What the program holds at a request that is too much for some room."""
@@ -126,7 +140,7 @@ class CardWatch:
         return partial(
             FullCard,
             row=row,
-            step=self._step(),
+            step_rows=tuple(self._step_rows),
             request=self._request(row),
             tensors=[
                 {key: value for key, value in entry.items() if value not in ("", None)}

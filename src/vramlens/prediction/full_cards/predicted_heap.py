@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import inspect
 import sys
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,10 @@ if TYPE_CHECKING:
 
 _DEVICE = 0
 _CHUNK = 1024
+_REFERENCES_OF_COPY = 3
+"""To the dict of a function's variables: its frame's, ours and that of the question. The program has it where
+there are more (``locals()``).
+"""
 
 
 class PredictedHeap(LiveHeap):
@@ -72,13 +77,25 @@ def _objects_of_frames() -> tuple[set[int], set[int]]:
     users_objects: set[int] = set()
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        values = frame.f_locals.values()
+        values = _values_of(frame)
         if is_of_prediction(frame.f_code.co_filename):
             own_objects.update(id(value) for value in values if type(value) in (list, tuple, dict))
         else:
             users_objects.update(map(id, values))
         frame = frame.f_back
     return own_objects - users_objects, users_objects
+
+
+def _values_of(frame: FrameType) -> list[Any]:
+    """What a function that runs holds, and no longer than it does: until Python 3.13 a frame keeps the dict that
+    shows its variables, and with it what the function lets go of later.
+    """
+    variables = frame.f_locals
+    values = list(variables.values())
+    is_copy = frame.f_code.co_flags & inspect.CO_OPTIMIZED and sys.version_info < (3, 13)
+    if is_copy and sys.getrefcount(variables) <= _REFERENCES_OF_COPY:
+        variables.clear()
+    return values
 
 
 class KnownHeap(PredictedHeap):

@@ -43,6 +43,7 @@ _TEXTS = (
     "python",
     "platform",
     "trigger",
+    "step_source",
     "ending",
     "host",
     "device_name",

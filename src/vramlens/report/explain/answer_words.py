@@ -92,7 +92,7 @@ def _predicted(headline: str, meta: Meta | None) -> str:
     full = (
         f"A card of {format_size(device.total_bytes)} would run"
         if limit is None
-        else f"Within its limit of {format_size(limit)}, it would run"
+        else f"Within its limit of {format_size(limit)}, the script would run"
     )
     return headline.replace("Out of memory:", f"{full} out of memory:", 1)
 

@@ -71,7 +71,7 @@ def _written(path: str, write: Callable[..., None], arguments: argparse.Namespac
     try:
         write(path, redact=arguments.redact)
     except OSError as error:
-        raise InputError(f"{path}: {error.strerror or error}; nothing was written") from None
+        raise InputError(f"{path}: {error.strerror or error}; it was not written") from None
     explanation = _explained(path)
     if arguments.output is None:
         unwritten = replace(explanation.recording, source="")
@@ -113,10 +113,12 @@ def _parted(arguments: argparse.Namespace) -> tuple[list[str], list[str]]:
 
 def _check(arguments: argparse.Namespace) -> None:
     refuse_question(arguments)
-    if arguments.output is not None:
-        refuse_inputs(arguments.output, [arguments.script])
-        if os.path.isdir(arguments.output):
-            raise UsageError(f"-o {arguments.output}: is a folder; choose a file name")
+    if arguments.output is None:
+        return
+    for path in (arguments.output, failure_path(arguments.output)):
+        refuse_inputs(path, [arguments.script])
+        if os.path.isdir(path):
+            raise UsageError(f"-o {arguments.output}: {path} is a folder; choose another file name")
 
 
 def _explained(path: str) -> Explanation:
@@ -143,8 +145,13 @@ def _drawn(
         failure_json = None if failure is None else to_json(failure)
         prediction_json = {**prediction.to_json(), "failure": failure_json}
         return as_json({**to_json(whole), "prediction": prediction_json})
-    shown = whole if failure is None else failure
-    return f"{prediction}\n\n{drawn(_without_decisions(shown), 'text', None)}"
+    if failure is None:
+        return f"{prediction}\n\n{drawn(_without_decisions(whole), 'text', None)}"
+    written = ""
+    if arguments.output is not None:
+        paths = f"{arguments.output} (the whole run), {failure_path(arguments.output)}"
+        written = f"\n  written: {paths} (up to the request that fails)"
+    return f"{prediction}{written}\n\n{drawn(_without_decisions(failure), 'text', None)}"
 
 
 def _without_decisions(explanation: Explanation) -> Explanation:
