@@ -399,6 +399,7 @@ FROM_RECORDING: tuple[FindingRow[Scene], ...] = (
         is_mended_in_code=True,
         saves_at_most=True,
         grows=True,
+        takes_place_of="kept_in_store",
     ),
     FindingRow(
         id="model_of_each_thread",

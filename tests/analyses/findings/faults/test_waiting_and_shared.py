@@ -58,6 +58,18 @@ def test_requests_that_wait_on_the_gpu(
         assert "12 tensors in .photo of Request objects" in finding.title
 
 
+def test_requests_that_wait_in_a_queue(tmp_path: Path) -> None:
+    """Their names lead through it where the search has come so far."""
+    run = MadeRun(FRAMES)
+    for number in range(12):
+        run.asks("decode", 50, name=f"Queue._queue[{number}].photo")
+    answer = run.fails("decode", 50, tmp_path, source={(USER, 50): MOVES})
+    first = answer.findings[0]
+    assert first.id == "waiting_objects"
+    assert "12 tensors in .photo of the objects in Queue._queue" in first.title
+    assert finding_of(answer, "kept_in_store") is None
+
+
 @pytest.mark.parametrize(
     ("part", "models", "layer", "is_trained", "is_told"),
     [

@@ -15,8 +15,10 @@ from vramlens.analyses.scene import Scene, after_failure
 from vramlens.ground.verdict import Verdict
 from vramlens.units import counted, format_size
 
-_ATTRIBUTE = re.compile(r"^(?P<owner>[A-Z]\w*)\.(?P<attribute>\w+)$")
-"""Of an object, by its class: several objects have one name."""
+_ATTRIBUTE = re.compile(
+    r"^(?:(?P<owner>[A-Z]\w*)|(?P<store>[A-Za-z_][\w.]*)\[\d+\])\.(?P<attribute>\w+)$"
+)
+"""Of an object, by its class, which several have; or by its place in a queue, where that was found."""
 _OF_LAYER = re.compile(
     r"^\w*(?:Layer|Block|Attention|MLP|Expert|Weights)\w*\.|\.(?:w\d*|weights?|bias|mlp|attn)$"
 )
@@ -32,30 +34,38 @@ def waiting_objects(scene: Scene) -> Iterator[Finding]:
     """
     names, heap = scene.view.names, scene.advice_heap
     sizes = scene.device.allocations.requested_bytes
-    rows_of: defaultdict[str, list[int]] = defaultdict(list)
+    rows_of: defaultdict[tuple[str, str], list[int]] = defaultdict(list)
     for row in scene.program_rows.tolist():
-        if _ATTRIBUTE.match(names.name(row)) and not names.kept_by(row):
-            rows_of[names.name(row)].append(row)
-    name = max(rows_of, key=lambda owner_name: int(sizes[rows_of[owner_name]].sum()), default="")
-    rows = np.array(rows_of.get(name, []), np.int64)
+        match = _ATTRIBUTE.match(names.name(row))
+        if match is not None and not names.kept_by(row):
+            owner = (
+                f"{match['owner']} objects"
+                if match["owner"]
+                else f"the objects in {match['store']}"
+            )
+            rows_of[owner, match["attribute"]].append(row)
+    owner, attribute = max(
+        rows_of, key=lambda pair: int(sizes[rows_of[pair]].sum()), default=("", "")
+    )
+    rows = np.array(rows_of.get((owner, attribute), []), np.int64)
     size_bytes = int(sizes[rows].sum())
     if len(rows) < _FEWEST_OBJECTS or size_bytes < _LEAST_SHARE * heap.requested_bytes:
         return
     place = scene.view.place_of_block(int(rows[-1]))
     request = scene.ending_request
     is_next = request is not None and place == scene.view.place_of_stack(request.stack)
+    name = names.name(int(rows[-1]))
     if not is_next or not scene.moves_data(place) or _OF_LAYER.search(name):
         return
-    owner, _, attribute = name.partition(".")
     yield Finding(
         id="waiting_objects",
         verdict=Verdict.LIKELY,
-        title=f"{counted(len(rows), 'tensor')} in .{attribute} of {owner} objects hold"
+        title=f"{counted(len(rows), 'tensor')} in .{attribute} of {owner} hold"
         f" {part_of_heap(size_bytes, heap)}",
         bytes=size_bytes,
         place=place,
         evidence=(
-            f"each was moved to the GPU before its {owner} had its turn, and stays there until then",
+            "each was moved to the GPU before its object had its turn, and stays there until then",
         ),
         fix=f"keep .{attribute} on the CPU, and move it to the GPU where it is used, a batch at a time"
         f" (up to {format_size(size_bytes)} less)",
