@@ -223,4 +223,6 @@ class Meta:
     @property
     def is_prediction(self) -> bool:
         """True if ``vramlens predict`` wrote it: no GPU had this memory."""
-        return self.trigger == "predicted"
+        # A redacted one has no command; what a tool has made may have no trigger.
+        commands = (("vramlens", "predict"), ("vramlens.predict",))
+        return self.trigger == "predicted" or self.command[:2] in commands
