@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 import zipfile
-from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import pytest
 import vramlens
 from vramlens import api
 from vramlens.analyses.explanation import Explanation
+from vramlens.prediction.full_cards.card_failure import card_failure
 from vramlens.prediction.full_cards.card_watch import CardWatch, Room
 from vramlens.prediction.requests.request_log import ALLOCATE, FREE, RequestLog
 from vramlens.prediction.requests.served_requests import first_refused
@@ -198,10 +199,8 @@ def test_without_a_failure_none_is_written(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def watch_of(log: RequestLog, rooms: list[Room], step_rows: Sequence[int] = ()) -> CardWatch:
-    return CardWatch(
-        log, KnownValues(log), rooms, card_bytes=1 << 40, step_rows=step_rows, root_names={}
-    )
+def watch_of(log: RequestLog, rooms: list[Room]) -> CardWatch:
+    return CardWatch(log, KnownValues(log), rooms, card_bytes=1 << 40, root_names={})
 
 
 def log_of(sizes_mib: list[int]) -> RequestLog:
@@ -214,7 +213,7 @@ def log_of(sizes_mib: list[int]) -> RequestLog:
 def test_each_room_is_full_once_with_the_request_that_is_too_much() -> None:
     log = RequestLog()
     rooms = [Room(size * MIB, size * MIB) for size in (30, 10, 100)]
-    watch = watch_of(log, rooms, step_rows=(0, 2))
+    watch = watch_of(log, rooms)
     watch.limit_itself(200 * MIB)
     watch.limit_itself(15 * MIB)  # the last one holds
     for _ in range(4):
@@ -225,7 +224,6 @@ def test_each_room_is_full_once_with_the_request_that_is_too_much() -> None:
         (30, 3),
     ]
     assert [full.room.is_own_limit for full in watch.full_cards] == [False, True, False]
-    assert {full.step_rows for full in watch.full_cards} == {(0, 2)}
 
 
 def test_the_snapshot_before_a_request_has_the_blocks_that_live_then() -> None:
@@ -276,6 +274,28 @@ def test_a_first_request_that_is_too_much_has_an_empty_past() -> None:
     assert refused.snapshot["segments"] == []
     assert refused.snapshot["device_traces"] == [[]]
     assert refused.addresses == {}
+
+
+def test_the_step_is_that_of_the_refused_request() -> None:
+    """Not that of the moment at which names are noted, which may be another."""
+    log = RequestLog()
+    watch = watch_of(log, [Room(70 * MIB, 70 * MIB)])
+    for _ in range(4):
+        log.allocate(30 * MIB)
+    (full_card,) = watch.full_cards
+    meta = {"devices": {"0": {"name": "H200", "total_bytes": 1 << 40}}}
+    for row, step_rows, step in ((2, [0, 2], 2), (2, [0, 3], 1), (3, [0, 3], 2)):
+        failure = card_failure(
+            log,
+            replace(full_card, row=row, room=Room((row * 30 + 10) * MIB, (row * 30 + 10) * MIB)),
+            meta,
+            step_rows=step_rows,
+            conf="",
+            torch_version="2.11",
+            outside_bytes=0,
+        )
+        assert failure is not None
+        assert failure.meta["step"] == step
 
 
 def test_a_workspace_that_is_refused_fails_nothing() -> None:

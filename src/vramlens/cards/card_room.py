@@ -43,16 +43,6 @@ class PredictionMargins:
         """Bytes by which a predicted peak may be off, to either side."""
         return int(reserved_bytes * self.share) + SEGMENT_BYTES
 
-    def room_within(self, limit_bytes: int) -> CardRoom:
-        """What a program's own limit leaves for it: nothing outside the allocator counts."""
-        margin = self.of_peak(limit_bytes)
-        return CardRoom(
-            total_bytes=limit_bytes,
-            free_bytes=limit_bytes,
-            least_bytes=max(0, limit_bytes - self.not_modelled_bytes - margin),
-            most_bytes=limit_bytes + margin,
-        )
-
     def room_on(self, total_bytes: int) -> CardRoom:
         """What a card of some size leaves for the predicted run."""
         least_outside, most_outside = self.outside_bytes

@@ -126,7 +126,7 @@ class Prediction:
         Raises:
             OSError: it cannot be written, or would reveal them; what was there before stays.
         """
-        _write(path, self.snapshot, {"meta": self.meta}, redact=redact)
+        _write(path, self.snapshot, self.meta, {}, redact=redact)
 
     def write_failure(self, path: str, *, redact: bool | None = None) -> None:
         """Writes what happens on the card that is too small as a recording up to the request that
@@ -141,8 +141,8 @@ class Prediction:
         """
         if self.failure is None:
             raise ValueError("the prediction has no failure")
-        parts = {"meta": self.failure.meta, "names": self.failure.names}
-        _write(path, self.failure.snapshot, parts, redact=redact)
+        failure = self.failure
+        _write(path, failure.snapshot, failure.meta, {"names": failure.names}, redact=redact)
 
     def to_json(self) -> dict[str, Any]:
         """The ``prediction`` of ``--json``."""
@@ -193,18 +193,22 @@ class Prediction:
 
 
 def _write(
-    path: str, snapshot: Mapping[str, Any], parts: Mapping[str, Any], *, redact: bool | None
+    path: str,
+    snapshot: Mapping[str, Any],
+    meta: Mapping[str, Any],
+    parts: Mapping[str, Any],
+    *,
+    redact: bool | None,
 ) -> None:
     """Writes a recording; without what is private, where that is wanted."""
     if not is_redaction_wanted(redact):
-        write_recording(path, snapshot, parts, None)
+        write_recording(path, snapshot, {"meta": meta, **parts}, None)
         return
-    redaction = Redaction(parts["meta"].get("command", ()))
-    copy, meta = pickle.loads(pickle.dumps((dict(snapshot), dict(parts["meta"])), 4))
-    redaction.snapshot(copy)
-    redaction.meta(meta)
-    redacted = {name: redaction.part(part) for name, part in parts.items() if name != "meta"}
-    write_recording(path, copy, {**redacted, "meta": meta}, None, check=redaction.check)
+    redaction = Redaction(meta.get("command", ()))
+    own_snapshot, own_meta = pickle.loads(pickle.dumps((dict(snapshot), dict(meta)), 4))
+    redacted_parts = redaction.recording(own_snapshot, own_meta, parts)
+    all_parts = {"meta": own_meta, **redacted_parts}
+    write_recording(path, own_snapshot, all_parts, None, check=redaction.check)
 
 
 def _card_json(card: CardFit) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from vramlens.capture.names.module_marks import ModuleMarks
@@ -81,6 +81,7 @@ class Gathered:
     has_autocast: bool = False
     decisions: tuple[Decision, ...] = ()
     turns: dict[tuple[str, int], int] = field(default_factory=dict)
+    step_rows: list[int] = field(default_factory=list)
     full_cards: list[FullCard] = field(default_factory=list)
     own_limit: Room | None = None
     is_limited_late: bool = False
@@ -136,7 +137,6 @@ class PredictedRun:
             self.values,
             [Room(size, max(0, size - card.outside_bytes[0])) for size in cards],
             card_bytes=card.total_bytes,
-            step_rows=self._step_rows,
             root_names=self._paths.root_names,
         )
 
@@ -211,6 +211,7 @@ class PredictedRun:
             has_autocast=self._marks.has_seen_autocast,
             decisions=decisions,
             turns=most_turns(log, decisions, asked_values.moments),
+            step_rows=self._step_rows,
             full_cards=self._card_watch.full_cards,
             own_limit=self._card_watch.own_limit,
             is_limited_late=self._card_watch.is_limited_late,
@@ -290,9 +291,10 @@ def answer(gathered: Gathered, question: Question) -> Prediction:
     not_modelled = sum(size or 0 for size in gathered.not_modelled.values())
     margins = PredictionMargins(share, card.outside_bytes, not_modelled + nccl)
     rooms = [margins.room_on(total) for total in question.cards or USUAL_CARDS]
-    own_rooms = (
-        [] if gathered.own_limit is None else [margins.room_within(gathered.own_limit.total_bytes)]
-    )
+    own_rooms = []
+    if gathered.own_limit is not None:  # of which nothing goes to the CUDA context
+        own_margins = replace(margins, outside_bytes=(0, 0))
+        own_rooms.append(own_margins.room_on(gathered.own_limit.total_bytes))
     card_bytes = card.total_bytes - card.outside_bytes[0]
     served = serve(
         gathered.log,
@@ -384,6 +386,7 @@ def _failure(
         gathered.log,
         max(full_cards, key=lambda card: (card.room.is_own_limit, card.room.total_bytes)),
         meta,
+        step_rows=gathered.step_rows,
         conf=question.conf,
         torch_version=torch_version,
         outside_bytes=card_named(question.gpu).outside_bytes[0],

@@ -10,6 +10,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from vramlens.leak.claim import with_article
 from vramlens.trace import (
     AT_THE_END,
     DeviceTrace,
@@ -24,6 +25,12 @@ _SHAPE_ONLY = ("] tensor", "] slice")
 """Ends of names without a place: float32[8, 1024] tensor (capture/names/tensor_names.py)."""
 LAST_KEY = re.compile(r"\['(?P<key>[^\[\]']+)'\]$")
 """``Sweep.trials[3].weights['head.weight']``: the key of the innermost dict."""
+_NAMELESS = frozenset({"list", "tuple", "dict", "set", "deque", "OrderedDict", "defaultdict"})
+"""Names of what keeps tensors and has none of its own."""
+_LOCAL = "local of "
+"""Begins the name of what a function's variable keeps."""
+CACHE = re.compile(r"^(?P<size>unlimited )?lru_cache of ")
+"""Begins the name of what a cache of results keeps."""
 _MOST_MOMENTS = 64
 _NUMBER = re.compile(r"(?<=\.)[0-9]{1,9}(?=\.)", re.ASCII)
 
@@ -203,6 +210,15 @@ def store_name(names: Names, allocations: NDArray[np.int64], sizes: NDArray[np.i
         totals[name] = totals.get(name, 0) + size
     largest = max(totals, key=totals.__getitem__, default="")
     return largest if 2 * totals.get(largest, 0) > int(sizes.sum()) else ""
+
+
+def store_words(name: str) -> str:
+    """The name of what keeps tensors, with an article where it is none of the program's: ``a list``, ``the
+    lru_cache of embed``.
+    """
+    if name in _NAMELESS or name.startswith(_LOCAL):
+        return with_article(name)
+    return f"the {name}" if CACHE.match(name) else name
 
 
 def few_names(

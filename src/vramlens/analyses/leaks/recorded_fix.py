@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from vramlens.analyses.attribution.names import store_words
 from vramlens.analyses.leaks.recorded_leak import RecordedLeak
 from vramlens.leak.fixes import fix_of_class
 from vramlens.leak.leak import LeakOwner
@@ -61,10 +62,6 @@ def with_fix(
     )
 
 
-_NAMELESS = frozenset({"list", "tuple", "dict", "set", "deque", "OrderedDict", "defaultdict"})
-"""Names of what keeps tensors and has no name of its own."""
-
-
 def _without_copies(leak: RecordedLeak) -> str:
     line = f"{leak.file}:{leak.line}" if leak.place is not None else "that line"
     return (
@@ -82,7 +79,7 @@ def _edit(leak: RecordedLeak, *, graph: bool, in_list: bool, scalar_loss: str) -
             f"find what keeps the result of {line} (a list, an attribute, a running sum) and "
             f"let it keep `.item()`: the scalar of {scalar_loss}, detached too, keeps all errors"
         )
-    store = f"a {leak.kept_in}" if leak.kept_in in _NAMELESS else leak.kept_in
+    store = store_words(leak.kept_in)
     if graph and store:
         return (
             f"{store} keeps the result of {line}: keep `.detach()` or `.item()` of it there instead,"

@@ -6,7 +6,7 @@ import gc
 import sys
 import types
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import compress, takewhile
 from typing import Any, NamedTuple
@@ -268,6 +268,10 @@ class LiveHeap:
         except Exception as error:
             let_through(error)
             return None
+
+
+HeapClass = Callable[[Any, str, list[Any]], LiveHeap]
+"""Makes the live objects of PyTorch, the type of device and everything alive."""
 
 
 def _kind_by_class_name(name: str) -> str:

@@ -22,13 +22,14 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from vramlens.capture.names.claims import GRADIENT_FORM, StorageClaims
 from vramlens.capture.names.holder_names import HolderNames, caches_of
 from vramlens.capture.names.live_heap import (
+    HeapClass,
     LiveHeap,
     TensorStorage,
     attribute_text,
@@ -88,13 +89,17 @@ class NamedTensor:
     unfrozen: str = ""
     shape: str = ""
 
+    def to_dict(self) -> dict[str, Any]:
+        """For ``names.json``: what is known of it."""
+        return {key: value for key, value in asdict(self).items() if value not in ("", None)}
+
 
 def named_tensors(
     *,
     device_type: str = "cuda",
     root_names: Mapping[int, str] | None = None,
     search_seconds: float | None = None,
-    heap_class: Callable[[Any, str, list[Any]], LiveHeap] = LiveHeap,
+    heap_class: HeapClass = LiveHeap,
 ) -> list[NamedTensor]:
     """All storages on devices of a type that have a name: of models and optimizers all, of others
     the largest. Never raises.

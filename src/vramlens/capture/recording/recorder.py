@@ -11,7 +11,7 @@ import threading
 import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from vramlens.capture import torch_api
@@ -342,11 +342,7 @@ class Recorder:
                 root_names=self._paths.root_names,
                 search_seconds=self.naming_seconds,
             )
-            entries = (asdict(tensor) for tensor in tensors)
-            return [
-                {key: value for key, value in entry.items() if value not in ("", None)}
-                for entry in entries
-            ]
+            return [tensor.to_dict() for tensor in tensors]
 
     def _meta(
         self, gpu: Allocator, snapshot: Mapping[str, Any], request: WriteRequest
@@ -417,13 +413,12 @@ def _redacted(
     rewritten in place.
     """
     redaction.look_again()
-    redaction.snapshot(snapshot)
+    redacted_parts = redaction.recording(snapshot, meta, parts)
     if start is not None:
         state = pickle.loads(start)  # this process's own
         redaction.snapshot(state)
         start = pickle.dumps(state, 4)
-    redaction.meta(meta)
-    return {name: redaction.part(part) for name, part in parts.items()}, start
+    return redacted_parts, start
 
 
 def _is_full(events: int, room: int) -> bool | None:

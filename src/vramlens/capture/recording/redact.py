@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from vramlens.capture.recording.private_facts import PrivateFacts, is_short, private_facts
@@ -100,6 +100,14 @@ class Redaction:
         self._words = _pattern_of([word for word, _ in self.facts.words])
         self._texts.clear()
         self._fields.clear()
+
+    def recording(
+        self, snapshot: dict[str, Any], meta: dict[str, Any], parts: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """The further parts of a recording, rewritten; its snapshot and meta data are rewritten in place."""
+        self.snapshot(snapshot)
+        self.meta(meta)
+        return {name: self.part(part) for name, part in parts.items()}
 
     def snapshot(self, snapshot: dict[str, Any]) -> None:
         """Rewrites what PyTorch recorded, in place."""

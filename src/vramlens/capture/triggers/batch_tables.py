@@ -20,7 +20,7 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
-from vramlens.capture.names.live_heap import LiveHeap
+from vramlens.capture.names.live_heap import HeapClass, LiveHeap
 from vramlens.capture.process.tracked_objects import tracked_of_types
 from vramlens.capture.process.undisturbed import undisturbed
 from vramlens.capture.process_group import initialized_group
@@ -96,7 +96,7 @@ class _Place:
 def batch_numbers(
     device_type: str,
     copy: Copy | None = None,
-    heap_class: Callable[[Any, str, list[Any]], LiveHeap] = LiveHeap,
+    heap_class: HeapClass = LiveHeap,
 ) -> BatchNumbers:
     """The largest tables of integers on the device that are no larger than a batch, and vectors of integers
     on the CPU; without those that cannot be read. Never raises.

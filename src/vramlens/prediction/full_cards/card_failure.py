@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +35,7 @@ def card_failure(
     full_card: FullCard,
     meta: Mapping[str, Any],
     *,
+    step_rows: Sequence[int],
     conf: str,
     torch_version: str,
     outside_bytes: int,
@@ -45,6 +46,7 @@ def card_failure(
         log: all of the program's requests.
         full_card: the one that failed, and what the program held.
         meta: of the whole prediction's recording.
+        step_rows: of each optimizer step, the row that followed it.
         conf, torch_version: the allocator's settings and rules.
         outside_bytes: what the process takes of a card beside the allocator.
     """
@@ -76,7 +78,7 @@ def card_failure(
         full_card.request, requested_bytes=requested_bytes, device_free_bytes=free_bytes
     )
     source = source_at_failure(snapshot)
-    step, noted_step = (bisect(full_card.step_rows, row) for row in (refused.row, full_card.row))
+    step, noted_step = (bisect(step_rows, row) for row in (refused.row, full_card.row))
     if stack != log.stacks[full_card.row]:
         request = replace(request, expression=_line(events[-1]["frames"], source), node=None)
     if step != noted_step:  # it had another batch
@@ -90,14 +92,18 @@ def card_failure(
             "step": step,
             "oom": {**request.to_dict(), "source": source},
         },
-        names={
-            "tensors": [
-                {**tensor, "address": refused.addresses[tensor["address"] - 1]}
-                for tensor in full_card.tensors
-                if tensor["address"] - 1 in refused.addresses
-            ]
-        },
+        names={"tensors": list(_at_addresses(full_card.tensors, refused.addresses))},
     )
+
+
+def _at_addresses(
+    tensors: Iterable[Mapping[str, Any]], addresses: Mapping[int, int]
+) -> Iterator[dict[str, Any]]:
+    """Yields the tensors of rows that have an address, with that."""
+    for tensor in tensors:
+        address = addresses.get(tensor["address"] - 1)
+        if address is not None:
+            yield {**tensor, "address": address}
 
 
 def _line(frames: Sequence[Mapping[str, Any]], source: Sequence[Mapping[str, Any]]) -> str | None:

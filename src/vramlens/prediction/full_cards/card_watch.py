@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -21,7 +21,7 @@ from vramlens.capture.triggers.out_of_memory import RefusedRequest
 from vramlens.capture.triggers.padded_batch import padded_batch
 from vramlens.capture.triggers.row_lengths import row_lengths
 from vramlens.ground.program_errors import own_errors
-from vramlens.prediction.full_cards.predicted_heap import KnownHeap, PredictedHeap
+from vramlens.prediction.full_cards.predicted_heap import KnownHeap, NamedHeap
 from vramlens.prediction.requests.request_log import RequestLog
 from vramlens.prediction.tensors.known_values import KnownValues
 
@@ -51,14 +51,13 @@ class FullCard:
     Attributes:
         room: what is full.
         row: of the request, in the log.
-        step_rows: of each optimizer step that had ended, the row that followed it.
         request: what a recording says of it.
-        tensors: the live tensors as ``names.json`` has them, with their rows in place of addresses.
+        tensors: the live tensors as ``names.json`` has them, with their rows, counted from 1, in place of
+            addresses.
     """
 
     room: Room
     row: int
-    step_rows: tuple[int, ...]
     request: RefusedRequest
     tensors: list[dict[str, Any]]
 
@@ -82,7 +81,6 @@ class CardWatch:
         rooms: Iterable[Room],
         *,
         card_bytes: int,
-        step_rows: Sequence[int],
         root_names: Mapping[int, str],
     ) -> None:
         """Begins to watch.
@@ -92,13 +90,11 @@ class CardWatch:
             values: of its tensors.
             rooms: of cards.
             card_bytes: the predicted card's memory.
-            step_rows: of each optimizer step that has ended, the row that followed it.
             root_names: names of modules by ``id``.
         """
         self.full_cards: list[FullCard] = []
         self._log, self._values = log, values
-        self._card_bytes, self._step_rows = card_bytes, step_rows
-        self._root_names = root_names
+        self._card_bytes, self._root_names = card_bytes, root_names
         self.own_limit: Room | None = None
         self.is_limited_late = False
         self._waiting: list[Room] = []
@@ -134,18 +130,13 @@ class CardWatch:
         tensors = named_tensors(
             root_names=self._root_names,
             search_seconds=_SEARCH_SECONDS,
-            heap_class=partial(PredictedHeap, self._log),
+            heap_class=partial(NamedHeap, self._log),
         )
-        entries = (asdict(tensor) for tensor in tensors)
         return partial(
             FullCard,
             row=row,
-            step_rows=tuple(self._step_rows),
             request=self._request(row),
-            tensors=[
-                {key: value for key, value in entry.items() if value not in ("", None)}
-                for entry in entries
-            ],
+            tensors=[tensor.to_dict() for tensor in tensors],
         )
 
     def _request(self, row: int) -> RefusedRequest:

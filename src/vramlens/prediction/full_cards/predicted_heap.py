@@ -30,7 +30,7 @@ class PredictedHeap(LiveHeap):
     def __init__(self, log: RequestLog, torch: Any, device_type: str, objects: list[Any]) -> None:
         from torch._subclasses.fake_tensor import FakeTensor
 
-        super().__init__(torch, device_type, _as_on_a_gpu(objects, FakeTensor))
+        super().__init__(torch, device_type, objects)
         self._log, self._fake_tensor = log, FakeTensor
 
     def is_plain(self, tensor: Any) -> bool:
@@ -52,13 +52,47 @@ class PredictedHeap(LiveHeap):
         return TensorStorage(_DEVICE, row + 1, self._log.sizes[row], offset)
 
 
-def _as_on_a_gpu(objects: list[Any], fake_tensor: type) -> list[Any]:
+class NamedHeap(PredictedHeap):
+    """The same for names: what the program holds comes before what a prediction does."""
+
+    def __init__(self, log: RequestLog, torch: Any, device_type: str, objects: list[Any]) -> None:
+        super().__init__(log, torch, device_type, _as_on_a_gpu(objects))
+
+
+class KnownHeap(PredictedHeap):
+    """The same with the address of a tensor's values on the host, where they are known."""
+
+    def __init__(
+        self,
+        log: RequestLog,
+        values: KnownValues,
+        torch: Any,
+        device_type: str,
+        objects: list[Any],
+    ) -> None:
+        super().__init__(log, torch, device_type, objects)
+        self._values = values
+
+    def storage(self, tensor: Any) -> TensorStorage | None:
+        """Where the values of a tensor on the device are; None where they are not known."""
+        if super().storage(tensor) is None:
+            return None
+        values = self._values.of(tensor)
+        if values is None or not values.is_contiguous():
+            return None
+        storage = values.untyped_storage()
+        return TensorStorage(_DEVICE, storage.data_ptr(), storage.nbytes(), values.storage_offset())
+
+
+def _as_on_a_gpu(objects: list[Any]) -> list[Any]:
     """The objects without what functions of a prediction hold while they run. Of tensors those come last
     that C++ alone keeps: on a GPU few of them have an object of Python's.
     """
+    from torch._subclasses.fake_tensor import FakeTensor
+
     own_objects, users_objects = _objects_of_frames()
     remaining = [each for each in objects if id(each) not in own_objects]
-    tensors = {id(each) for each in remaining if type(each) is fake_tensor}
+    tensors = {id(each) for each in remaining if type(each) is FakeTensor}
     reachable = tensors & users_objects
     for first in range(0, len(remaining), _CHUNK):
         reachable |= tensors.intersection(
@@ -96,28 +130,3 @@ def _values_of(frame: FrameType) -> list[Any]:
     if is_copy and sys.getrefcount(variables) <= _REFERENCES_OF_COPY:
         variables.clear()
     return values
-
-
-class KnownHeap(PredictedHeap):
-    """The same with the address of a tensor's values on the host, where they are known."""
-
-    def __init__(
-        self,
-        log: RequestLog,
-        values: KnownValues,
-        torch: Any,
-        device_type: str,
-        objects: list[Any],
-    ) -> None:
-        super().__init__(log, torch, device_type, objects)
-        self._values = values
-
-    def storage(self, tensor: Any) -> TensorStorage | None:
-        """Where the values of a tensor on the device are; None where they are not known."""
-        if super().storage(tensor) is None:
-            return None
-        values = self._values.of(tensor)
-        if values is None or not values.is_contiguous():
-            return None
-        storage = values.untyped_storage()
-        return TensorStorage(_DEVICE, storage.data_ptr(), storage.nbytes(), values.storage_offset())

@@ -15,7 +15,7 @@ from itertools import chain, pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from vramlens.analyses.attribution.names import LAST_KEY, Names
+from vramlens.analyses.attribution.names import CACHE, LAST_KEY, Names, store_words
 from vramlens.analyses.attribution.phases import Phase
 from vramlens.analyses.attribution.training import Training, turns_with
 from vramlens.analyses.extent import Extent
@@ -25,7 +25,6 @@ from vramlens.analyses.findings.usage import part_of_heap
 from vramlens.analyses.scene import Scene, after_failure
 from vramlens.ground.place import base_name
 from vramlens.ground.verdict import Verdict
-from vramlens.leak.claim import with_article
 from vramlens.trace import TensorKind
 from vramlens.units import counted, format_size
 
@@ -38,15 +37,12 @@ _OF_CHECKPOINTS = "_CheckpointFrame."
 _OTHERS_TELL = re.compile(r"\.__(?:kw)?defaults__$")
 """The default arguments of functions (``default_argument``)."""
 _NOBODYS_DICTS = ("dict", "defaultdict", "OrderedDict")
-_LOCAL = "local of "
-"""Begins the name of what a function's variable keeps."""
 _AVERAGE = re.compile(
     r"(?:^|[._])(?:ema|Ema|EMA|avg)(?![a-z])|[Ss]hadow|[Aa]verage|[Mm]omentum|[Tt]eacher"
 )
 """In names of copies of the weights that each step writes to."""
 _MOSTLY = 0.9
 """Of the entries of a store, that are alike: one may be a counter, or a tensor that is small and whole."""
-_CACHE = re.compile(r"^(?P<size>unlimited )?lru_cache of ")
 _OF_FUNCTIONS = re.compile(r"^(?P<maker>[\w.]+?)\.<locals>\.")
 """What a function collects that each call of another one makes anew."""
 _KNOWN_STORES = (
@@ -108,9 +104,7 @@ class _Store:
     @property
     def in_words(self) -> str:
         """Its name, with an article where that is none of the program's."""
-        if self.name in _NOBODYS_DICTS or self.name.startswith(_LOCAL):
-            return with_article(self.name)
-        return f"the {self.name}" if _CACHE.match(self.name) else self.name
+        return store_words(self.name)
 
 
 @after_failure
@@ -198,7 +192,7 @@ def _judged(scene: Scene, store: _Store) -> tuple[Verdict, str, str]:
 
 def _judged_by_name(scene: Scene, store: _Store) -> tuple[Verdict, str, str] | None:
     """The same, where the store's name says enough; else None."""
-    cache = _CACHE.match(store.name)
+    cache = CACHE.match(store.name)
     if cache is not None:
         return (
             Verdict.LIKELY if cache["size"] else Verdict.POSSIBLE,
