@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import zipfile
@@ -20,6 +21,7 @@ from vramlens.prediction.full_cards.card_watch import CardWatch, Room
 from vramlens.prediction.requests.request_log import ALLOCATE, FREE, RequestLog
 from vramlens.prediction.requests.served_requests import first_refused
 from vramlens.prediction.tensors.known_values import KnownValues
+from vramlens.trace import WholeRunMeta
 
 torch = pytest.importorskip("torch")
 MIB = 1 << 20
@@ -119,6 +121,56 @@ def test_a_limit_of_the_programs_own_is_obeyed(tmp_path: Path) -> None:
     text = predict(script).stdout
     assert "does not fit: the limit that the script sets itself, 1.4" in text
     assert "\nWithin its limit of 1.4" in text
+
+
+DEEP_NETWORK = """import torch
+
+torch.cuda.set_per_process_memory_fraction({fraction})
+blocks = [torch.nn.Sequential(torch.nn.Linear(512, 2048), torch.nn.GELU()) for _ in range(8)]
+model = torch.nn.Sequential(*(layer for block in blocks for layer in (block, torch.nn.Linear(2048, 512)))).cuda()
+optimizer = torch.optim.AdamW(model.parameters())
+for step in range(3):
+    loss = model(torch.randn({rows}, 512, device="cuda")).square().mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def predicted_network(folder: Path, fraction: str, rows: int) -> dict[str, Any]:
+    script = folder / "train.py"
+    script.write_text(DEEP_NETWORK.format(fraction=fraction, rows=rows))
+    done = predict(script, "--json")
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_what_the_whole_run_needs_is_known_at_its_failure(tmp_path: Path) -> None:
+    """The limit, and the smaller batch, that the answer names carry the run; a little less does not."""
+    rows, fraction = 16384, 0.0075
+    answer = predicted_network(tmp_path, str(fraction), rows)
+    failure = answer["prediction"]["failure"]
+    need = failure["oom"]["need"]
+    assert need["basis"] == "whole_run"
+    assert need["peak_reserved_bytes"] == answer["peak"]["reserved_bytes"]
+    assert (need["low_bytes"], need["high_bytes"]) == tuple(
+        answer["prediction"][f"{end}_bytes"] for end in ("low", "high")
+    )
+    assert need["floor_bytes"] <= answer["peak"]["allocated_bytes"]
+    fixes = {finding["id"]: finding["fix"] for finding in failure["findings"]}
+    named = re.search(r"set_per_process_memory_fraction\(([\d.]+)\)", fixes["process_limit"])
+    assert named is not None
+    raised = predicted_network(tmp_path, named[1], rows)["prediction"]
+    assert raised["own_limit"]["fits"] is True
+    assert raised["failure"] is None
+    low, high = re.findall(r"fits is ([\d.]+)x to ([\d.]+)x", fixes["smaller_batch"])[0]
+    fits = [
+        predicted_network(tmp_path, str(fraction), int(rows * share))["prediction"]["own_limit"][
+            "fits"
+        ]
+        for share in (float(low), float(high) + 0.05)
+    ]
+    assert fits == [True, False]
 
 
 def test_the_predicted_card_itself_may_be_too_small(tmp_path: Path) -> None:
@@ -283,15 +335,15 @@ def test_the_step_is_that_of_the_refused_request() -> None:
     for _ in range(4):
         log.allocate(30 * MIB)
     (full_card,) = watch.full_cards
-    meta = {"devices": {"0": {"name": "H200", "total_bytes": 1 << 40}}}
+    meta = {"devices": {"0": {"name": "H200", "total_bytes": 1 << 40}}, "torch": "2.11"}
     for row, step_rows, step in ((2, [0, 2], 2), (2, [0, 3], 1), (3, [0, 3], 2)):
         failure = card_failure(
             log,
             replace(full_card, row=row, room=Room((row * 30 + 10) * MIB, (row * 30 + 10) * MIB)),
             meta,
             step_rows=step_rows,
+            whole_run=WholeRunMeta(1000 * MIB, 900 * MIB, 1100 * MIB, 900 * MIB),
             conf="",
-            torch_version="2.11",
             outside_bytes=0,
         )
         assert failure is not None

@@ -45,7 +45,7 @@ from vramlens.prediction.requests.request_log import RequestLog
 from vramlens.prediction.tensors.known_values import KnownValues
 from vramlens.prediction.tensors.shapes import shapes_mode
 from vramlens.prediction.undecided_requests import Moment, most_turns, undecided_requests
-from vramlens.trace import DecisionsMeta
+from vramlens.trace import DecisionsMeta, WholeRunMeta
 from vramlens.units import MIB
 
 if TYPE_CHECKING:
@@ -333,6 +333,12 @@ def answer(gathered: Gathered, question: Question) -> Prediction:
         **decided_facts(decided),
         **margin_facts(margins),
     }
+    whole_run = WholeRunMeta(
+        peak_reserved_bytes=reserved,
+        low_bytes=low,
+        high_bytes=None if decided.is_open else high,
+        floor_bytes=served.floor_bytes,
+    )
     return Prediction(
         peaks=served.peaks,
         low_bytes=low,
@@ -358,7 +364,7 @@ def answer(gathered: Gathered, question: Question) -> Prediction:
         seconds=gathered.seconds,
         snapshot=served.snapshot,
         meta=meta,
-        failure=_failure(gathered, too_small, meta, question, version),
+        failure=_failure(gathered, too_small, meta, whole_run, question),
     )
 
 
@@ -366,8 +372,8 @@ def _failure(
     gathered: Gathered,
     too_small: Collection[int],
     meta: Mapping[str, Any],
+    whole_run: WholeRunMeta,
     question: Question,
-    torch_version: str,
 ) -> CardFailure | None:
     """The failure within the program's own limit if it went beyond it, else on the largest card that is too
     small; None where only gaps fail it, and all that is alive would fit.
@@ -387,8 +393,8 @@ def _failure(
         max(full_cards, key=lambda card: (card.room.is_own_limit, card.room.total_bytes)),
         meta,
         step_rows=gathered.step_rows,
+        whole_run=whole_run,
         conf=question.conf,
-        torch_version=torch_version,
         outside_bytes=card_named(question.gpu).outside_bytes[0],
     )
 

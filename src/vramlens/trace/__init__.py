@@ -26,6 +26,7 @@ from vramlens.trace.meta import (
     Meta,
     PaddedBatch,
     RowLengths,
+    WholeRunMeta,
 )
 from vramlens.trace.stacks import NO_STACK, Frame, Stacks
 from vramlens.trace.storage_facts import (
@@ -76,4 +77,5 @@ __all__ = [
     "TensorKind",
     "TensorNames",
     "Trace",
+    "WholeRunMeta",
 ]

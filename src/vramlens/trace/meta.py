@@ -155,6 +155,23 @@ class DecisionsMeta:
 
 
 @dataclass(frozen=True, slots=True)
+class WholeRunMeta:
+    """What a predicted run needs beyond a failure on the way, without a limit.
+
+    Attributes:
+        peak_reserved_bytes: the likeliest peak.
+        low_bytes, high_bytes: between which it lies; high is None where turns of a loop decide it that
+            nobody knows.
+        floor_bytes: the most bytes alive at once.
+    """
+
+    peak_reserved_bytes: int
+    low_bytes: int
+    high_bytes: int | None
+    floor_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Meta:
     """A recording's ``meta.json``; None where it does not say.
 
@@ -179,6 +196,7 @@ class Meta:
         failure: the error that it was written for.
         decisions: what made-up numbers decide, where it was predicted and they decide anything.
         margins: what a prediction leaves open of a card.
+        whole_run: what a predicted run needs whose failure this is.
         started_us, written_us: when recording began and when this was written, in microseconds
             since the epoch.
         dump_seconds: how long writing it held the program.
@@ -213,6 +231,7 @@ class Meta:
     failure: FailureMeta | None = None
     decisions: DecisionsMeta | None = None
     margins: PredictionMargins | None = None
+    whole_run: WholeRunMeta | None = None
     started_us: int | None = None
     written_us: int | None = None
     dump_seconds: float | None = None

@@ -73,6 +73,16 @@ def cause_of(
     return _cause_of_similar_step(settings, facts, floor, facts.capacity_bytes)
 
 
+def cause_in_whole_run(cause: str | None, need: Need, facts: CauseFacts) -> str | None:
+    """The cause that a step shows, where all of the run is known: gaps are none if that without
+    them is too much.
+    """
+    floor, capacity = need.floor_bytes, facts.capacity_bytes
+    if floor is None or capacity is None or floor <= capacity:
+        return cause
+    return "capacity" if cause in (None, "fragmentation") else cause
+
+
 def _cause_of_similar_step(
     settings: Sequence[SettingVerdict], facts: CauseFacts, floor: int, capacity_bytes: int
 ) -> str:

@@ -146,7 +146,7 @@ def _step_needs(facts: HeadlineFacts) -> str:
     roughly = "about " if facts.is_rough else ""
     limit = "the limit is" if facts.wall == Wall.PROCESS_LIMIT else "PyTorch could reserve"
     return (
-        f"This step needs {_needed(need)}{_by_settings(need, capacity)}{_growth(need)};"
+        f"{need.subject.capitalize()} needs {_needed(need)}{_by_settings(need, capacity)}{_growth(need)};"
         f" {limit} {roughly}{format_size(capacity)}"
     )
 

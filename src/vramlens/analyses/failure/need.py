@@ -29,8 +29,8 @@ class Need:
         peak_reserved_bytes: the likeliest peak; None where only a range, or a lower bound, is
             honest.
         low_bytes, high_bytes: the range of that peak; high is None where nothing bounds it.
-        basis: earlier_step, blocks, or whole_run where the program went on after its failure; None
-            where nothing of the step is known.
+        basis: earlier_step, blocks, or whole_run where all of the run is known: it went on after
+            its failure, or was predicted; None where nothing of the step is known.
         scale: the factor of batch or length against the step that it is aligned with; None without
             one.
         step: the number of that step; None where it is not known to be one.
@@ -54,6 +54,11 @@ class Need:
     reason: str = ""
     limit_bytes: int | None = None
     floor_bytes: int | None = None
+
+    @property
+    def subject(self) -> str:
+        """Of what it is the need, in words."""
+        return "the whole run" if self.basis == WHOLE_RUN else "this step"
 
     @property
     def is_wide(self) -> bool:

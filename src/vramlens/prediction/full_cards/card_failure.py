@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from vramlens.capture.triggers.ending_line import is_users
@@ -14,6 +14,7 @@ from vramlens.prediction.requests.served_requests import first_refused
 if TYPE_CHECKING:
     from vramlens.prediction.full_cards.card_watch import FullCard, Room
     from vramlens.prediction.requests.request_log import RequestLog
+    from vramlens.trace import WholeRunMeta
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +37,8 @@ def card_failure(
     meta: Mapping[str, Any],
     *,
     step_rows: Sequence[int],
+    whole_run: WholeRunMeta,
     conf: str,
-    torch_version: str,
     outside_bytes: int,
 ) -> CardFailure | None:
     """The failure of a program on a card; None where the allocator refuses nothing.
@@ -47,13 +48,14 @@ def card_failure(
         full_card: the one that failed, and what the program held.
         meta: of the whole prediction's recording.
         step_rows: of each optimizer step, the row that followed it.
-        conf, torch_version: the allocator's settings and rules.
+        whole_run: what the program needs to its end.
+        conf: the allocator's settings.
         outside_bytes: what the process takes of a card beside the allocator.
     """
     room = full_card.room
     refused = None
     for last_row in (full_card.row, len(log.sizes) - 1):  # a compiled program gets there later
-        refused = refused or first_refused(log, last_row, conf, torch_version, room.free_bytes)
+        refused = refused or first_refused(log, last_row, conf, meta["torch"], room.free_bytes)
     if refused is None:
         return None
     snapshot, stack = refused.snapshot, log.stacks[refused.row]
@@ -90,6 +92,7 @@ def card_failure(
             "total_bytes": {"0": device["total_bytes"]},
             "devices": {"0": device},
             "step": step,
+            "whole_run": asdict(whole_run),
             "oom": {**request.to_dict(), "source": source},
         },
         names={"tensors": list(_at_addresses(full_card.tensors, refused.addresses))},

@@ -27,6 +27,7 @@ from vramlens.trace import (
     Meta,
     PaddedBatch,
     RowLengths,
+    WholeRunMeta,
 )
 
 _LONGEST_MESSAGE = 1 << 16
@@ -79,6 +80,7 @@ def meta_of(part: dict[str, Any], _missing: list[str]) -> tuple[Meta, dict[int, 
         failure=_failure(failure) if isinstance(failure, dict) else None,
         decisions=_decisions(part),
         margins=_margins(as_dict(part.get("margins"))),
+        whole_run=_whole_run(as_dict(part.get("whole_run"))),
         started_us=as_number(part.get("started_us"), LATEST_US),
         written_us=as_number(part.get("written_us"), LATEST_US),
         dump_seconds=as_fraction(part.get("dump_seconds")),
@@ -176,8 +178,17 @@ def _margins(entry: dict[str, Any]) -> PredictionMargins | None:
     outside = [as_size(size) for size in as_list(entry.get("outside_bytes"))[:2]]
     if share is None or len(outside) < 2 or None in outside:
         return None
-    least, most = (size or 0 for size in outside)
-    return PredictionMargins(share, (least, most), as_size(entry.get("not_modelled_bytes")) or 0)
+    low, high = (size or 0 for size in outside)
+    return PredictionMargins(share, (low, high), as_size(entry.get("not_modelled_bytes")) or 0)
+
+
+def _whole_run(entry: dict[str, Any]) -> WholeRunMeta | None:
+    peak, low, high, floor = (
+        as_size(entry.get(f"{name}_bytes")) for name in ("peak_reserved", "low", "high", "floor")
+    )
+    if peak is None or low is None or floor is None or not low <= peak <= (high or peak):
+        return None
+    return WholeRunMeta(peak, low, high, floor)
 
 
 def group_metas(value: object) -> tuple[GroupMeta, ...]:

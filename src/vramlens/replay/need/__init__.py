@@ -11,5 +11,5 @@ rest_of_pass: the rest of the pass under way, where nobody knows what follows it
 smaller_batch: the largest batch that fits: the same requests at another scale, replayed.
 step_need: what a failed step would have needed to finish.
 verdict_findings: an explanation with the judgement of its failure.
-whole_run: the need of a run that went on after its failure.
+whole_run: the need of a run of which all is known.
 """

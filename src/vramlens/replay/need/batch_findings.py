@@ -12,7 +12,7 @@ from vramlens.analyses.failure.first_step.first_step_need import (
     bounds_of_first_step,
     only_evaluates,
 )
-from vramlens.analyses.failure.need import BLOCKS, Need
+from vramlens.analyses.failure.need import BLOCKS, WHOLE_RUN, Need
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.leaks.certainty import PATTERN
 from vramlens.ground.verdict import Verdict
@@ -77,7 +77,7 @@ def batch_of_first_step(
     view: Attribution, need: Need, capacity_bytes: int | None
 ) -> Finding | None:
     """The range of the largest batch that fits a first step; None where nothing bounds it."""
-    if need.basis != BLOCKS or need.high_bytes is None or capacity_bytes is None:
+    if need.basis not in (BLOCKS, WHOLE_RUN) or need.high_bytes is None or capacity_bytes is None:
         return None
     if has_batch_of_one(view):
         return None
@@ -85,6 +85,8 @@ def batch_of_first_step(
     evaluates = only_evaluates(view, view.device.out_of_memory[-1].event)
     if bounds is None:
         return None if evaluates else _not_about_the_batch(need)
+    if need.basis == WHOLE_RUN:
+        bounds = bounds.with_known(need.low_bytes, need.high_bytes)
     share = int(bounds.surely_fitting_share(int(capacity_bytes * (1 - SPARE))) * 100) / 100
     if evaluates:
         return _of_a_pass(bounds, share, capacity_bytes)
@@ -95,6 +97,8 @@ def batch_of_first_step(
         "estimated from the blocks that the forward pass finished:"
         f" gradients{state} and the rest of the step are not recorded"
     )
+    if need.basis == WHOLE_RUN:
+        evidence = "estimated from what the whole run needs, and what of it any batch needs"
     # After whole steps, a pass that is like none of them may not take the batch that they took.
     is_of_other_kind = view.steps.source != PATTERN and len(view.steps) > 1
     verdict = Verdict.POSSIBLE if is_of_other_kind else Verdict.LIKELY

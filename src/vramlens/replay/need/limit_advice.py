@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from vramlens.analyses.attribution.training import Training, pass_starts
-from vramlens.analyses.failure.need import BLOCKS, LimitAdvice, Need
+from vramlens.analyses.failure.need import BLOCKS, WHOLE_RUN, LimitAdvice, Need
 from vramlens.analyses.failure.oom import memory_fraction
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.findings.table import FROM_RECORDING
@@ -77,22 +77,29 @@ def limit_advice(view: Attribution, oom: OomVerdict, need: Need, outlook: Outloo
         needs = _needs(need)
         if least is not None:
             needs = f"with this request, {format_size(least)} are reserved"
-        needs += "; the rest of the step is not recorded and may need more"
+        needs += f"; {_what_is_open(need)} may need more"
         is_of_request = least is not None
         return LimitAdvice(
             None, least or _least(need), needs, is_of_request=is_of_request, caveat=caveat
         )
     size = limit_for(need, outlook)
     which = "what" if format_size(need.high_bytes) == format_size(_least(need)) else "the most that"
-    margin = f"{_spare(need, outlook)}x {which} this step needs"
-    if not outlook.lasting:
-        margin += ", as later steps may be larger"
+    margin = f"{which} {need.subject} needs"
+    if need.basis != WHOLE_RUN:
+        margin = f"{_spare(need, outlook)}x {margin}"
+        margin += "" if outlook.lasting else ", as later steps may be larger"
     if most is not None and most < size:
         size, margin = most, "all that it can have"
     is_least = outlook.growing or outlook.climbing
     return LimitAdvice(
         size, _least(need), _needs(need), margin=margin, is_least=is_least, caveat=caveat
     )
+
+
+def _what_is_open(need: Need) -> str:
+    if need.basis == WHOLE_RUN:
+        return "more turns of a loop that a made-up number ends"
+    return "the rest of the step is not recorded and"
 
 
 def _caveat(view: Attribution, oom: OomVerdict, need: Need, outlook: Outlook) -> str:
@@ -156,6 +163,8 @@ def limit_for(need: Need, outlook: Outlook) -> int:
 
 
 def _spare(need: Need, outlook: Outlook) -> float:
+    if need.basis == WHOLE_RUN:
+        return 1.0  # its range has what is not sure
     if outlook.lasting:
         return _SPARE
     is_first_step = need.basis == BLOCKS and not outlook.is_kept_by_passes(need)
@@ -188,15 +197,15 @@ def _needs(need: Need) -> str:
     """The step's need in words: a point, a range, or the least."""
     if need.high_bytes is None or need.is_wide:
         is_point = need.peak_reserved_bytes is not None
-        return f"this step needs {'' if is_point else 'at least '}{format_size(_least(need))}"
+        return f"{need.subject} needs {'' if is_point else 'at least '}{format_size(_least(need))}"
     high = format_size(need.high_bytes)
     if need.peak_reserved_bytes is None:
-        return f"this step needs between {format_size(need.low_bytes)} and {high} (estimated)"
+        return f"{need.subject} needs between {format_size(need.low_bytes)} and {high} (estimated)"
     likely = format_size(_least(need))
     # Beside what it needs without gaps, which the headline may say.
     has_gaps = (need.floor_bytes or _least(need)) < _WITHOUT_GAPS * _least(need)
-    subject = "gaps included, this step needs" if has_gaps else "this step needs"
-    return f"{subject} {likely}" + (f", at most {high}" if high != likely else "")
+    gaps = "gaps included, " if has_gaps else ""
+    return f"{gaps}{need.subject} needs {likely}" + (f", at most {high}" if high != likely else "")
 
 
 def _least(need: Need) -> int:

@@ -12,6 +12,7 @@ from vramlens.analyses.attribution.training import Training
 from vramlens.analyses.failure.allocator_retry import has_fitting_block
 from vramlens.analyses.failure.cause import (
     CauseFacts,
+    cause_in_whole_run,
     cause_of,
     is_climbing,
     is_growing,
@@ -48,6 +49,7 @@ from vramlens.replay.need.limit_advice import (
     with_limit,
     with_shortage,
 )
+from vramlens.replay.need.whole_run import need_of_predicted_run
 from vramlens.units import format_size
 
 if TYPE_CHECKING:
@@ -73,6 +75,8 @@ def with_judgement(
     capacity = proven.recorded.limit.bytes
     facts = _facts(view, judged, capacity, step_leaks)
     verdict = _verdict(explanation, view, proven, judged, facts)
+    need = verdict.need
+    assert need is not None
     growing = facts.growing or facts.may_be_growing
     lasting = judged.tells_what_follows and not growing
     outlook = _outlook(judged, facts, view)
@@ -80,16 +84,16 @@ def with_judgement(
     findings = _about_expandable(findings, verdict, proven)
     why_open = f"memory grew {growth_by_steps(view)}"
     if not growing:
-        why_open = _why_open(judged.need, lasting=judged.tells_what_follows)
-    findings += _about_settings(view, verdict, judged.need, capacity, why_open)
-    advice = limit_advice(view, verdict, judged.need, outlook)
+        why_open = _why_open(need, lasting=judged.tells_what_follows)
+    findings += _about_settings(view, verdict, need, capacity, why_open)
+    advice = limit_advice(view, verdict, need, outlook)
     verdict = replace(verdict, limit=advice)
     findings = [with_limit(finding, view, verdict, advice) for finding in findings]
-    missing = missing_bytes(judged.need, capacity)
+    missing = missing_bytes(need, capacity)
     findings = [with_shortage(finding, missing) for finding in findings]
     if verdict.cause == Cause.LEAK:  # no batch is small enough for it
         findings = _without_rough_batch(findings)
-    elif about_batch := _about_batch(view, proven, judged, runs, lasting=lasting):
+    elif about_batch := _about_batch(view, proven, judged, need, runs, lasting=lasting):
         findings = [*_without_rough_batch(findings), *about_batch]
     leaked_bytes = sum(leak.bytes for leak in _unmistakable(view, step_leaks))
     leaking = facts.growing and leaked_bytes >= _LARGE * (capacity or 1)
@@ -100,8 +104,8 @@ def with_judgement(
         only_program_keeps=_is_kept_by_program(view, explanation.leaks),
         missing_bytes=missing,
     )
-    if not leaking and has_room(verdict, judged.need, outlook):
-        order = with_higher_limit(order, is_known=judged.need.high_bytes is not None)
+    if not leaking and has_room(verdict, need, outlook):
+        order = with_higher_limit(order, is_known=need.high_bytes is not None)
     return replace(
         explanation,
         oom=verdict,
@@ -153,6 +157,9 @@ def _verdict(
         settings = tuple(_open_while_growing(row) for row in settings)
     cause = cause_of(oom, judged.need, settings, facts)
     need = judged.need
+    if whole_need := need_of_predicted_run(view.trace.meta):
+        need = replace(whole_need, reason=need.reason)
+        cause = cause_in_whole_run(cause, need, facts)
     if cause != Cause.LEAK:  # else its size is not why this step failed
         need = replace(need, reason=_reason(view, judged) or need.reason)
     return replace(
@@ -198,13 +205,19 @@ def _open_while_growing(row: SettingVerdict) -> SettingVerdict:
 
 
 def _about_batch(
-    view: Attribution, proven: Proven, judged: ReplayJudgement, runs: int, *, lasting: bool
+    view: Attribution,
+    proven: Proven,
+    judged: ReplayJudgement,
+    need: Need,
+    runs: int,
+    *,
+    lasting: bool,
 ) -> Sequence[Finding]:
     """The largest batch that fits, as far as it is known."""
     capacity = proven.recorded.limit.bytes
     finding = None
     if judged.projection is None:
-        finding = batch_of_first_step(view, judged.need, capacity)
+        finding = batch_of_first_step(view, need, capacity)
     elif (
         runs >= _RUNS_FOR_BATCH and not proven.recorded.warm and judged.need.high_bytes is not None
     ):

@@ -1,4 +1,4 @@
-"""The need of a run that went on after its failure: it is recorded whole, so it was what it was."""
+"""The need of a run of which all is known: it went on after its failure, or it was predicted."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from vramlens.replay.what_if import ask, question
 if TYPE_CHECKING:
     from vramlens._native import Replay
     from vramlens.replay.proof import Proven
+    from vramlens.trace import Meta
 
 
 def need_of_whole_run(proven: Proven) -> Need:
@@ -34,6 +35,20 @@ def need_of_whole_run(proven: Proven) -> Need:
         done_share=1.0,
         confidence=Confidence.BOUNDED,
         floor_bytes=proven.device.requested.peak_bytes,
+    )
+
+
+def need_of_predicted_run(meta: Meta | None) -> Need | None:
+    """What the run needs whose predicted failure this is; None of a recorded one."""
+    run = None if meta is None else meta.whole_run
+    if run is None:
+        return None
+    return Need(
+        peak_reserved_bytes=None if run.high_bytes is None else run.peak_reserved_bytes,
+        low_bytes=run.low_bytes,
+        high_bytes=run.high_bytes,
+        basis=WHOLE_RUN,
+        floor_bytes=run.floor_bytes,
     )
 
 

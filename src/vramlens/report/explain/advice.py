@@ -138,7 +138,8 @@ def _question(explanation: Explanation, peak: Peak) -> tuple[str, str]:
         growth = explanation.leaks[0].rate_text
         return f"see what each step leaves behind ({growth})", "leaks"
     high = format_size(peak.requested_bytes)
-    return f"see the whole run on a timeline (peak: {high})", "view"
+    extent = "whole run" if oom is None else "run up to the failure"
+    return f"see the {extent} on a timeline (peak: {high})", "view"
 
 
 _ADVISERS: tuple[Callable[[Explanation], Command | None], ...] = (

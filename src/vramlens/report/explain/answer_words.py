@@ -217,7 +217,7 @@ def _cause_words(explanation: Explanation, oom: OomVerdict, cause: str) -> str:
         return _CAPACITY_WITH_GAPS
     if cause == Cause.CAPACITY and oom.need is not None and oom.need.floor_bytes is not None:
         there_is = "the limit" if oom.wall == "process_limit" else "the GPU has left for it"
-        return f"Cause: capacity. Even without gaps, this step needs more than {there_is}"
+        return f"Cause: capacity. Even without gaps, {oom.need.subject} needs more than {there_is}"
     return _CAUSES.get(cause, plain(cause).capitalize())
 
 

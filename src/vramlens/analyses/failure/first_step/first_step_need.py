@@ -8,7 +8,7 @@ what AdamW keeps.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,6 +68,17 @@ class StepBounds:
     def high_bytes(self) -> int:
         """The most for the whole batch."""
         return self.high_fixed + self.high_growing
+
+    def with_known(self, low_bytes: int, high_bytes: int) -> StepBounds:
+        """The bounds, where it is known what the whole batch needs."""
+        low_fixed, high_fixed = min(self.low_fixed, low_bytes), min(self.high_fixed, high_bytes)
+        return replace(
+            self,
+            low_fixed=low_fixed,
+            low_growing=low_bytes - low_fixed,
+            high_fixed=high_fixed,
+            high_growing=high_bytes - high_fixed,
+        )
 
     def surely_fitting_share(self, capacity_bytes: int) -> float:
         """The share of the batch that fits even if the step needs the most; 0 where none does."""
