@@ -56,13 +56,14 @@ class MadeRun:
         parts: int = 0,
         unfrozen: str = "",
         shape: str = "",
+        circle: str = "",
         module: str = "",
     ) -> int:
         """Asks for memory, and gives its address.
 
         Args:
             name: what the program calls it when it fails; "" where nobody knows.
-            kind, use, dtype, kept_by, parts, unfrozen, shape: of the name.
+            kind, use, dtype, kept_by, parts, unfrozen, shape, circle: of the name.
             module: the module that runs.
         """
         size = int(mib * MIB)
@@ -75,9 +76,8 @@ class MadeRun:
         if name:
             entry = {"device": 0, "address": address, "bytes": size, "name": name}
             facts = {"kind": kind, "use": use, "dtype": dtype, "kept_by": kept_by}
-            self.names.append(
-                entry | facts | {"parts": parts, "unfrozen": unfrozen, "shape": shape}
-            )
+            facts |= {"unfrozen": unfrozen, "shape": shape, "circle": circle}
+            self.names.append(entry | facts | {"parts": parts})
         return address
 
     def frees(self, *addresses: int) -> None:

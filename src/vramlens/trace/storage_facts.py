@@ -62,6 +62,8 @@ class TensorNames:
             False`` as an attribute, which freezes nothing; "" of others.
         shape: of tensors that are none of a model's or an optimizer's, type and sizes, such as
             ``float32[4096, 1]``; "" of others.
+        circle: of what only garbage kept until Python's collector would have run, the circle of objects that
+            did, such as ``Node.children[0].parent``; "" of others.
     """
 
     device: NDArray[np.int32]
@@ -76,6 +78,7 @@ class TensorNames:
     kept_by: tuple[str, ...] = ()
     unfrozen: tuple[str, ...] = ()
     shape: tuple[str, ...] = ()
+    circle: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.name)

@@ -119,6 +119,10 @@ class Names:
         """Type and sizes of a tensor (``TensorNames.shape``); "" where only its name may tell them."""
         return "" if self.table is None else self._text_of(self.table.shape, allocation)
 
+    def circle(self, allocation: int) -> str:
+        """The garbage that alone keeps a tensor (``TensorNames.circle``); "" where more does."""
+        return "" if self.table is None else self._text_of(self.table.circle, allocation)
+
     def _text_of(self, column: Sequence[str], allocation: int) -> str:
         """What a column of the table says of an allocation; "" where it has no name, or the table no such column."""
         row = int(self.row[allocation])

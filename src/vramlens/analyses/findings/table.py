@@ -35,6 +35,7 @@ from vramlens.analyses.findings.faults.kept.listed_batches import listed_batches
 from vramlens.analyses.findings.faults.kept.repeated_heads import repeated_heads
 from vramlens.analyses.findings.faults.kept.requested_outputs import requested_outputs
 from vramlens.analyses.findings.faults.kept.retry_in_except import retry_in_except
+from vramlens.analyses.findings.faults.kept.uncollected import uncollected_garbage
 from vramlens.analyses.findings.faults.kept.unused_cache import unused_cache
 from vramlens.analyses.findings.faults.kept.waiting_objects import waiting_objects
 from vramlens.analyses.findings.faults.larger_inputs import larger_inputs
@@ -345,6 +346,13 @@ FROM_RECORDING: tuple[FindingRow[Scene], ...] = (
     ),
     FindingRow(
         id="retry_in_except", find=retry_in_except, is_mended_in_code=True, saves_at_most=True
+    ),
+    FindingRow(
+        id="uncollected_garbage",
+        find=uncollected_garbage,
+        is_mended_in_code=True,
+        saves_at_most=True,
+        grows=True,
     ),
     FindingRow(
         id="finished_models",

@@ -41,6 +41,7 @@ from vramlens.capture.names.live_heap import (
 )
 from vramlens.capture.names.module_names import ModuleNames, UniqueNames
 from vramlens.capture.names.sharded_names import FsdpNames, attribute_kind, claim_wrappers
+from vramlens.capture.names.uncollected import uncollected_storages
 from vramlens.capture.process.tracked_objects import everything_alive
 from vramlens.capture.process.undisturbed import no_collection
 from vramlens.ground.program_errors import let_through, own_errors
@@ -75,6 +76,8 @@ class NamedTensor:
             ``requires_grad = False``, an attribute that freezes nothing; "" of others.
         shape: of a tensor that is none of a model's or an optimizer's, type and sizes of what the program
             sees of it, such as ``float32[4096, 1]``; "" of others.
+        circle: of what only garbage keeps until Python's collector runs, the circle that does, such as
+            ``Node.children[0].parent``; "" of others.
     """
 
     device: int
@@ -88,6 +91,7 @@ class NamedTensor:
     kept_by: str = ""
     unfrozen: str = ""
     shape: str = ""
+    circle: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """For ``names.json``: what is known of it."""
@@ -120,13 +124,21 @@ def named_tensors(
             # This thread's only: no subclass and no mode hears of what is read.
             with torch._C.DisableTorchFunction():
                 heap = heap_class(torch, device_type, everything_alive())
-                return _NamesOfTensors(heap, root_names or {}, search_seconds).resolved()
+                circles = _circles(heap)  # while nothing here but the heap's lists refers to it
+                names = _NamesOfTensors(heap, root_names or {}, search_seconds)
+                return names.resolved(circles)
         except Exception as error:  # torch is not there, or not whole
             let_through(error)
             return []
         finally:
             if heap is not None:
                 heap.objects.clear()  # this very frame can be among them, and would hold them all
+
+
+def _circles(heap: LiveHeap) -> dict[TensorStorage, str]:
+    with own_errors():
+        return uncollected_storages(heap)
+    return {}
 
 
 class _NamesOfTensors:
@@ -161,8 +173,12 @@ class _NamesOfTensors:
         }
         self._paths = self._modules.paths(self._stepped, root_names, self._variables)
 
-    def resolved(self) -> list[NamedTensor]:
-        """One name for each storage."""
+    def resolved(self, circles: Mapping[TensorStorage, str]) -> list[NamedTensor]:
+        """One name for each storage.
+
+        Args:
+            circles: of storages that only garbage keeps, what does.
+        """
         fsdp = FsdpNames(self._heap, self._paths, self._parameter_names, self._claims.add)
         parts = (
             fsdp.claim_all,
@@ -182,6 +198,10 @@ class _NamesOfTensors:
         for part in parts:
             with own_errors():  # what is odd in one part costs the others nothing
                 part()
+        for garbage, circle in circles.items():  # all of it, also beyond the largest
+            self._claims.add_storage(garbage, f"{circle.partition('.')[0]} (garbage)", "tensor")
+        self._claims.settle()
+        circle_at = {(garbage.device, garbage.address): circles[garbage] for garbage in circles}
         return [
             NamedTensor(
                 device=device,
@@ -195,6 +215,7 @@ class _NamesOfTensors:
                 kept_by=self._kept_by.get((device, address), ""),
                 unfrozen=self._unfrozen.get((device, address), ""),
                 shape=self._shapes.get((device, address), ""),
+                circle=circle_at.get((device, address), ""),
             )
             for (device, address), storage in self._claims.names.items()
         ]

@@ -1,0 +1,243 @@
+"""Storages that the program is done with: only objects in circles keep them, until Python's collector runs.
+
+An object is garbage where all references to it come from garbage. That is decided as the collector does it
+(CPython's Python/gc.c, ``deduce_unreachable``), for what modules, optimizers and holders of large tensors
+lead to instead of for everything: what has more references than these objects explain is held from
+outside, and so is all that it leads to. References that nobody explains, such as those of C++, count as
+from outside: what is called garbage is garbage.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import types
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
+from time import thread_time
+from typing import Any
+
+from vramlens.capture.names.live_heap import (
+    CONTAINERS,
+    LiveHeap,
+    TensorStorage,
+    attribute_text,
+)
+from vramlens.capture.process.referents import Referents, lengths_of, referrers_of
+from vramlens.ground.live_objects import class_dict, class_name
+
+_SECONDS = 0.5
+_MOST_OBJECTS = 200_000
+_MOST_MEMBERS = 1_000_000
+"""Of one container."""
+_LEAST_BYTES = 2**20
+"""Of a tensor for whose holders it is worth a sweep."""
+_LOOK_AT_THE_CLOCK = 512  # objects
+_LONGEST_CIRCLE = 120
+_WITHOUT_INSTANCES = "containers and functions"
+_NAMELESS: tuple[type, ...] = (
+    *CONTAINERS,
+    types.CellType,
+    types.FunctionType,
+    types.MethodType,
+    types.FrameType,
+)
+
+
+def uncollected_storages(heap: LiveHeap) -> dict[TensorStorage, str]:
+    """The storages that only garbage keeps, each with the circle that does: ``Node.children[0].parent``.
+    None where there was no time to decide.
+    """
+    if not getattr(sys, "_is_gil_enabled", lambda: True)():
+        return {}  # there, references are counted in other ways
+    until = thread_time() + _SECONDS
+    reached = _Reached(_starts(heap, until))
+    if not reached.follow(until):
+        return {}
+    garbage = _garbage_of(reached, [heap.objects, *heap.live.values()])
+    return _storages_of(heap, _Circles(heap, reached, garbage)) if garbage else {}
+
+
+def _starts(heap: LiveHeap, until: float) -> Iterator[Any]:
+    """Yields what may keep tensors: modules, optimizers, and who holds a large tensor."""
+    yield from heap.live.get("module", ())
+    yield from heap.live.get("optimizer", ())
+    large = {
+        id(tensor)
+        for tensor in heap.live.get("tensor", ())
+        if (storage := heap.storage(tensor)) is not None and storage.size_bytes >= _LEAST_BYTES
+    }
+    if large:
+        yield from referrers_of(heap.objects, large, until)
+
+
+class _Reached:
+    """Objects, and all that they lead to but for classes and modules.
+
+    Attributes:
+        objects: all of them.
+        places: of each, by ``id``, its place among them.
+        below: for each, the places of what it holds.
+    """
+
+    def __init__(self, starts: Iterable[Any]) -> None:
+        self.objects: list[Any] = []
+        self.places: dict[int, int] = {}
+        self.below: list[list[int]] = []
+        for start in starts:
+            self._place_of(start)
+
+    def follow(self, until: float) -> bool:
+        """Follows all references; False where these are too many, or the time is over."""
+        referents, namespaces = Referents(), _namespaces()
+        for place, holder in enumerate(self.objects):  # which grows on the way
+            if place % _LOOK_AT_THE_CLOCK == 0 and thread_time() > until:
+                return False
+            if place > _MOST_OBJECTS or lengths_of([holder]) > _MOST_MEMBERS:
+                return False
+            self.below.append(
+                [
+                    self._place_of(member)
+                    for member in referents.of_one(holder)
+                    if id(member) in self.places or _is_followed(member, namespaces)
+                ]
+            )
+        return True
+
+    def _place_of(self, member: Any) -> int:
+        place = self.places.setdefault(id(member), len(self.objects))
+        if place == len(self.objects):
+            self.objects.append(member)
+        return place
+
+
+def _is_followed(member: Any, namespaces: set[int]) -> bool:
+    cls = type(member)
+    if issubclass(cls, (type, types.ModuleType)) or not gc.is_tracked(member):
+        return False
+    return id(member) not in namespaces
+
+
+def _namespaces() -> set[int]:
+    """The ids of all modules' namespaces."""
+    getter = class_dict(types.ModuleType)["__dict__"]
+    modules = list(sys.modules.values())
+    return {id(getter.__get__(m)) for m in modules if issubclass(type(m), types.ModuleType)}
+
+
+def _garbage_of(reached: _Reached, own_lists: Iterable[list[Any]]) -> set[int]:
+    """The places of objects that nothing outside of them leads to.
+
+    Args:
+        own_lists: lists of this look, whose references do not count.
+    """
+    explained = Counter(chain.from_iterable(reached.below))
+    for identity in map(id, chain.from_iterable(own_lists)):
+        place = reached.places.get(identity)
+        if place is not None:
+            explained[place] += 1
+    (unheld,) = _reference_counts([object()])
+    counts = _reference_counts(reached.objects)
+    waiting = [place for place, count in enumerate(counts) if count - unheld - explained[place] > 0]
+    garbage = set(range(len(counts))).difference(waiting)
+    while waiting:
+        for place in reached.below[waiting.pop()]:
+            if place in garbage:
+                garbage.remove(place)
+                waiting.append(place)
+    return garbage
+
+
+def _reference_counts(objects: list[Any]) -> list[int]:
+    """How many references each has; what the list and this call add is the same for all."""
+    return [sys.getrefcount(member) for member in objects]
+
+
+class _Circles:
+    """The circles of garbage, in words."""
+
+    def __init__(self, heap: LiveHeap, reached: _Reached, garbage: set[int]) -> None:
+        self.garbage, self._heap, self._reached = garbage, heap, reached
+        self._referents = Referents()
+        self._words: dict[int, str] = {}
+        self._above: dict[int, int] = {}
+        for place in garbage:
+            for below in reached.below[place]:
+                self._above.setdefault(below, place)
+
+    def tensors(self) -> list[tuple[Any, int]]:
+        """The tensors among the garbage, with their places."""
+        objects = self._reached.objects
+        return [
+            (objects[place], place)
+            for place in self.garbage
+            if self._heap.kind(objects[place]) == "tensor"
+        ]
+
+    def words(self, place: int) -> str:
+        """The circle that keeps an object."""
+        path: dict[int, None] = {}
+        while place not in path and place not in self._words and place in self._above:
+            path[place] = None
+            place = self._above[place]
+        words = self._words.get(place)
+        if words is None:
+            circle = list(path)[list(path).index(place) :] if place in path else []
+            words = self._words_of(circle)
+        self._words.update(dict.fromkeys(path, words))
+        return words
+
+    def _words_of(self, circle: Sequence[int]) -> str:
+        """The shortest way from an instance in a circle back to itself."""
+        members = (self._reached.objects[place] for place in circle)
+        start = next(
+            (member for member in members if not issubclass(type(member), _NAMELESS)), None
+        )
+        if start is None:
+            return _WITHOUT_INSTANCES
+        name = class_name(type(start))
+        ways: deque[tuple[Any, str]] = deque([(start, name)])
+        visited: set[int] = set()
+        while ways:
+            holder, way = ways.popleft()
+            for label, member in self._edges(holder):
+                further = (way + attribute_text(label)).replace("._modules.", ".")
+                if member is start:
+                    return further if len(further) <= _LONGEST_CIRCLE else name
+                if (
+                    id(member) in visited
+                    or self._reached.places.get(id(member)) not in self.garbage
+                ):
+                    continue
+                visited.add(id(member))
+                is_next = not label and not issubclass(type(member), _NAMELESS)
+                ways.append(
+                    (member, f"{way} -> {class_name(type(member))}" if is_next else further)
+                )
+        return name
+
+    def _edges(self, holder: Any) -> list[tuple[str, Any]]:
+        """What an object holds, with the text that leads there, as far as there is one."""
+        edges = [] if type(holder) is tuple else self._heap.edges(holder)  # a closure is one
+        labeled = {id(member) for _, member in edges}
+        referents = self._referents.of_one(holder)
+        return [*edges, *(("", member) for member in referents if id(member) not in labeled)]
+
+
+def _storages_of(heap: LiveHeap, circles: _Circles) -> dict[TensorStorage, str]:
+    """The circles by the storages that nothing but garbage keeps; of parameters those of their gradients, too."""
+    tensors = circles.tensors()
+    words: dict[TensorStorage, str] = {}
+    kept_ids = {id(tensor) for tensor, _ in tensors}
+    for tensor, place in tensors:
+        gradient = heap.gradient(tensor)
+        kept_ids.add(id(gradient))
+        for part in (tensor, gradient):
+            for _, storage in heap.storages(part) if part is not None else ():
+                words[storage._replace(offset=0)] = circles.words(place)
+    for tensor in heap.live.get("tensor", ()):
+        other_storage = heap.storage(tensor) if id(tensor) not in kept_ids else None
+        if other_storage is not None:
+            words.pop(other_storage._replace(offset=0), None)
+    return words
