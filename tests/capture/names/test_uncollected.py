@@ -33,7 +33,7 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture(autouse=True)
 def _no_collection(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(uncollected, "_SECONDS", 60.0)
+    monkeypatch.setattr(uncollected, "SECONDS", 60.0)
     gc.collect()
     gc.disable()
     yield
@@ -165,7 +165,7 @@ def test_what_a_graph_keeps_is_no_garbage() -> None:
 
 def test_no_time_decides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     address = address_of(Wrapped(lambda owner: owner).latent)
-    monkeypatch.setattr(uncollected, "_SECONDS", 0.0)
+    monkeypatch.setattr(uncollected, "SECONDS", 0.0)
     assert not circles_by_address()[address]
 
 

@@ -27,7 +27,7 @@ LAST_KEY = re.compile(r"\['(?P<key>[^\[\]']+)'\]$")
 """``Sweep.trials[3].weights['head.weight']``: the key of the innermost dict."""
 _NAMELESS = frozenset({"list", "tuple", "dict", "set", "deque", "OrderedDict", "defaultdict"})
 """Names of what keeps tensors and has none of its own."""
-_LOCAL = "local of "
+IN_CALL = "local of "
 """Begins the name of what a function's variable keeps."""
 CACHE = re.compile(r"^(?P<size>unlimited )?lru_cache of ")
 """Begins the name of what a cache of results keeps."""
@@ -220,7 +220,7 @@ def store_words(name: str) -> str:
     """The name of what keeps tensors, with an article where it is none of the program's: ``a list``, ``the
     lru_cache of embed``.
     """
-    if name in _NAMELESS or name.startswith(_LOCAL):
+    if name in _NAMELESS or name.startswith(IN_CALL):
         return with_article(name)
     return f"the {name}" if CACHE.match(name) else name
 

@@ -20,24 +20,25 @@ from vramlens.analyses.findings.faults.graphs.repeated_turns import repeated_tur
 from vramlens.analyses.findings.faults.graphs.retained_graph import retained_graph
 from vramlens.analyses.findings.faults.graphs.rollout_graphs import rollout_graphs
 from vramlens.analyses.findings.faults.graphs.solver_steps import solver_steps
+from vramlens.analyses.findings.faults.holders.kept_by_calls import kept_by_calls
+from vramlens.analyses.findings.faults.holders.kept_on_ctx import kept_on_ctx
+from vramlens.analyses.findings.faults.holders.left_hooks import left_hooks
+from vramlens.analyses.findings.faults.holders.linked_objects import linked_objects
+from vramlens.analyses.findings.faults.holders.uncollected import uncollected_garbage
+from vramlens.analyses.findings.faults.holders.waiting_objects import waiting_objects
 from vramlens.analyses.findings.faults.idle_experts import idle_experts
 from vramlens.analyses.findings.faults.kept.collected_outputs import collected_outputs
 from vramlens.analyses.findings.faults.kept.default_argument import default_argument
 from vramlens.analyses.findings.faults.kept.evaluation_outputs import evaluation_outputs
 from vramlens.analyses.findings.faults.kept.generation_scores import generation_scores
-from vramlens.analyses.findings.faults.kept.kept_by_calls import kept_by_calls
 from vramlens.analyses.findings.faults.kept.kept_caches import kept_caches
 from vramlens.analyses.findings.faults.kept.kept_from_start import kept_from_start
 from vramlens.analyses.findings.faults.kept.kept_in_store import kept_in_store
-from vramlens.analyses.findings.faults.kept.kept_on_ctx import kept_on_ctx
-from vramlens.analyses.findings.faults.kept.linked_objects import linked_objects
 from vramlens.analyses.findings.faults.kept.listed_batches import listed_batches
 from vramlens.analyses.findings.faults.kept.repeated_heads import repeated_heads
 from vramlens.analyses.findings.faults.kept.requested_outputs import requested_outputs
 from vramlens.analyses.findings.faults.kept.retry_in_except import retry_in_except
-from vramlens.analyses.findings.faults.kept.uncollected import uncollected_garbage
 from vramlens.analyses.findings.faults.kept.unused_cache import unused_cache
-from vramlens.analyses.findings.faults.kept.waiting_objects import waiting_objects
 from vramlens.analyses.findings.faults.larger_inputs import larger_inputs
 from vramlens.analyses.findings.faults.lbfgs_pairs import lbfgs_history
 from vramlens.analyses.findings.faults.models.copied_ddp import copied_ddp
@@ -87,17 +88,8 @@ from vramlens.analyses.scene import Scene
 
 FROM_RECORDING: tuple[FindingRow[Scene], ...] = (
     FindingRow(id="fragmented_request", find=fragmented_request, importance=5, at_any_size=True),
-    FindingRow(
-        id="process_limit",
-        find=process_limit,
-        importance=7,
-        at_any_size=True,
-    ),
-    FindingRow(
-        id="expandable_segments",
-        find=expandable_segments,
-        at_any_size=True,
-    ),
+    FindingRow(id="process_limit", find=process_limit, importance=7, at_any_size=True),
+    FindingRow(id="expandable_segments", find=expandable_segments, at_any_size=True),
     FindingRow(id="allocator_retry", find=allocator_retry, importance=4, at_any_size=True),
     FindingRow(
         id="broadcast_rows",
@@ -224,10 +216,7 @@ FROM_RECORDING: tuple[FindingRow[Scene], ...] = (
     ),
     FindingRow(id="attention_written_out", find=attention_written_out, is_mended_in_code=True),
     FindingRow(
-        id="solver_steps",
-        find=solver_steps,
-        is_mended_in_code=True,
-        takes_place_of="activations",
+        id="solver_steps", find=solver_steps, is_mended_in_code=True, takes_place_of="activations"
     ),
     FindingRow(
         id="retained_graph",
@@ -283,10 +272,7 @@ FROM_RECORDING: tuple[FindingRow[Scene], ...] = (
     ),
     FindingRow(id="unstepped_parameters", find=unstepped_parameters, is_mended_in_code=True),
     FindingRow(
-        id="idle_experts",
-        find=idle_experts,
-        is_mended_in_code=True,
-        takes_place_of="activations",
+        id="idle_experts", find=idle_experts, is_mended_in_code=True, takes_place_of="activations"
     ),
     FindingRow(
         id="padded_columns",
@@ -295,10 +281,7 @@ FROM_RECORDING: tuple[FindingRow[Scene], ...] = (
         takes_place_of="activations",
     ),
     FindingRow(
-        id="uneven_rows",
-        find=uneven_rows,
-        is_mended_in_code=True,
-        takes_place_of="activations",
+        id="uneven_rows", find=uneven_rows, is_mended_in_code=True, takes_place_of="activations"
     ),
     FindingRow(
         id="unlabeled_positions",
@@ -318,16 +301,10 @@ FROM_RECORDING: tuple[FindingRow[Scene], ...] = (
         saves_at_most=True,
     ),
     FindingRow(
-        id="evaluation_outputs",
-        find=evaluation_outputs,
-        is_avoidable=True,
-        saves_at_most=True,
+        id="evaluation_outputs", find=evaluation_outputs, is_avoidable=True, saves_at_most=True
     ),
     FindingRow(
-        id="collected_outputs",
-        find=collected_outputs,
-        is_avoidable=True,
-        saves_at_most=True,
+        id="collected_outputs", find=collected_outputs, is_avoidable=True, saves_at_most=True
     ),
     FindingRow(
         id="gathered_outputs",
@@ -346,6 +323,9 @@ FROM_RECORDING: tuple[FindingRow[Scene], ...] = (
     ),
     FindingRow(
         id="retry_in_except", find=retry_in_except, is_mended_in_code=True, saves_at_most=True
+    ),
+    FindingRow(
+        id="left_hooks", find=left_hooks, is_mended_in_code=True, saves_at_most=True, grows=True
     ),
     FindingRow(
         id="uncollected_garbage",

@@ -9,4 +9,5 @@ module_names: paths of all live modules at one moment.
 module_paths: paths of modules while the program runs.
 sharded_names: what FSDP, DeepSpeed and Megatron-LM keep beside a model.
 tensor_names: the name of each live storage.
+uncollected: storages that only garbage keeps.
 """

@@ -6,6 +6,7 @@ import functools
 import inspect
 import itertools
 import types
+import weakref
 from collections.abc import Container
 from itertools import chain, islice
 from time import thread_time
@@ -23,19 +24,39 @@ from vramlens.ground.live_objects import class_name
 
 _MOST_HOLDERS = 8
 _LEVELS = 5
-SEARCH_SECONDS = 1.5
+SEARCH_SECONDS = 2.5
 _INSIDES: tuple[type, ...] = (
     types.CellType,
     types.FrameType,
     types.GeneratorType,
     types.CoroutineType,
 )
+_PARTS_OF_FUNCTION = (".__closure__", ".__defaults__", ".__kwdefaults__")
+_OF_CLASSES = frozenset(
+    map(
+        id,
+        (
+            types.BuiltinFunctionType,
+            types.ClassMethodDescriptorType,
+            types.CodeType,
+            types.GetSetDescriptorType,
+            types.MemberDescriptorType,
+            types.MethodDescriptorType,
+            types.WrapperDescriptorType,
+            property,
+        ),
+    )
+)
+"""The ids of what classes and modules are made of, a third of a heap with its functions: none leads to a tensor."""
+_WEAK: tuple[type, ...] = (weakref.WeakKeyDictionary, weakref.WeakValueDictionary)
 _ENDS: tuple[type, ...] = (*_INSIDES[1:], types.ModuleType, types.FunctionType, type)
 _CACHE = type(functools.lru_cache(len))
 _MOST_CALLS = 10_000
 """Of one cache."""
 _MOST_LOOKED_AT = 8
 """Of the objects of a class, and of what is in one of their containers."""
+IN_CALL = "local of "
+"""How the name of what a call's variable keeps begins."""
 _NOBODYS = "?"
 """How the name of a list begins that nobody is known to hold."""
 
@@ -59,12 +80,14 @@ class HolderNames:
         self._referents = Referents()
         allowed = SEARCH_SECONDS if seconds is None else seconds
         children, until = tensors, thread_time() + allowed
+        self._holders = list(filter(_may_hold, heap.objects)) if tensors else []
         for _ in range(_LEVELS):
             sought = {id(child) for child in children} - self._edges.keys()
             if not sought or thread_time() > until:
                 break
             self._edges.update((identity, []) for identity in sought)
             children = self._sweep(sought, until)
+        self._holders.clear()  # a frame of this very look can be among them, as in the heap's objects
 
     def name(self, tensor: Any) -> str:
         """The name that leads to the tensor from a module, a class, an instance or a variable; ""
@@ -97,7 +120,7 @@ class HolderNames:
     def _sweep(self, sought: set[int], until: float) -> list[Any]:
         """Notes who holds the sought; the holders of which it is worth asking who holds them."""
         holders = []
-        for holder in referrers_of(self._heap.objects, sought, until):
+        for holder in referrers_of(self._holders, sought, until):
             is_end = type(holder) in _ENDS or id(holder) in self._paths
             for label, child in self._labels(holder):
                 if id(child) in sought and len(self._edges[id(child)]) < _MOST_HOLDERS:
@@ -120,8 +143,9 @@ class HolderNames:
             referents = self._referents.of_one(holder)
             return [(NAMESPACE, referent) for referent in referents if type(referent) is dict]
         if cls is types.FunctionType:
-            parts = (".__closure__", ".__defaults__", ".__kwdefaults__")
-            return [(part, getattr(holder, part[1:])) for part in parts]
+            return [(part, getattr(holder, part[1:])) for part in _PARTS_OF_FUNCTION]
+        if cls is functools.partial:
+            return [("", part) for part in (holder.args, holder.keywords)]
         return [(NAMESPACE, self._heap.namespace(holder)), *self._heap.edges(holder)]
 
     def _best(self, edges: list[tuple[Any, str]], levels: int) -> str:
@@ -151,7 +175,8 @@ class HolderNames:
         cls, edges = type(owner), self._edges.get(id(owner), [])
         if cls is types.CellType:
             return self._best(edges, levels)
-        if issubclass(cls, CONTAINERS) or self._heap.kind(owner) == "tensor":
+        is_container = issubclass(cls, (*CONTAINERS, *_WEAK))
+        if is_container or self._heap.kind(owner) == "tensor":
             return self._best(edges, levels) or _NOBODYS + class_name(cls)
         # One of many is known by its place; else its class says more than who has it.
         places = [edge for edge in edges if issubclass(type(edge[0]), CONTAINERS)]
@@ -193,7 +218,7 @@ class HolderNames:
         name = f"{_kind_of(code)}{'function' if code is None else code.co_name}()"
         numbers = self._calls.setdefault(name, {})
         number = numbers.setdefault(id(owner), len(numbers) + 1)
-        return f"local of {name}" + (f", call {number}" if number > 1 else "")
+        return f"{IN_CALL}{name}" + (f", call {number}" if number > 1 else "")
 
 
 def name_of_cache(heap: LiveHeap, cache: Any) -> str:
@@ -218,6 +243,14 @@ def caches_of(heap: LiveHeap, arguments: Container[int]) -> dict[int, str]:
             if identity in arguments:
                 names.setdefault(identity, name_of_cache(heap, cache))
     return names
+
+
+def _may_hold(candidate: Any) -> bool:
+    """Whether it may lead to a tensor of the program, by its type."""
+    cls = type(candidate)
+    if cls is types.FunctionType:
+        return any(getattr(candidate, part[1:]) for part in _PARTS_OF_FUNCTION)
+    return id(cls) not in _OF_CLASSES  # a metaclass may define ==
 
 
 def _first_elements(container: Any) -> list[Any]:

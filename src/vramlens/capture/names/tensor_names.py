@@ -27,7 +27,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from vramlens.capture.names.claims import GRADIENT_FORM, StorageClaims
-from vramlens.capture.names.holder_names import HolderNames, caches_of
+from vramlens.capture.names.holder_names import IN_CALL, HolderNames, caches_of
 from vramlens.capture.names.live_heap import (
     HeapClass,
     LiveHeap,
@@ -41,13 +41,15 @@ from vramlens.capture.names.live_heap import (
 )
 from vramlens.capture.names.module_names import ModuleNames, UniqueNames
 from vramlens.capture.names.sharded_names import FsdpNames, attribute_kind, claim_wrappers
-from vramlens.capture.names.uncollected import uncollected_storages
+from vramlens.capture.names.uncollected import SECONDS, uncollected_storages
 from vramlens.capture.process.tracked_objects import everything_alive
 from vramlens.capture.process.undisturbed import no_collection
 from vramlens.ground.program_errors import let_through, own_errors
 
 _LEAST_BYTES, _WORTH_A_SEARCH = 64 * 1024, 0.01
 _MOST_OTHERS, _MOST_VIEWS = 500, 4
+_SHARE = 0.2
+"""Of the time for the search of holders, that looking for garbage may take beside it."""
 _USES = ("frozen", "unstepped", "stepped")
 """What training does with a parameter, from what changes it least on."""
 _TYPED = ("parameter", "buffer")
@@ -69,9 +71,9 @@ class NamedTensor:
             is neither.
         parts: of a parameter that is a DTensor, how many ranks have a part of it (1: it is whole); None of
             others.
-        kept_by: of a parameter, the ``lru_cache`` that has its model as an argument; of a tensor in an
-            attribute of some object, the attributes by which such objects lead to each other; "" of
-            others.
+        kept_by: of a parameter, the ``lru_cache`` that has its model as an argument, or the call that has one
+            of several such models as a variable (``local of build(), call 2``); of a tensor in an attribute
+            of some object, the attributes by which such objects lead to each other; "" of others.
         unfrozen: of a parameter that requires gradients, the module around it that was given
             ``requires_grad = False``, an attribute that freezes nothing; "" of others.
         shape: of a tensor that is none of a model's or an optimizer's, type and sizes of what the program
@@ -111,7 +113,7 @@ def named_tensors(
     Args:
         root_names: better names for modules that are not another module's child, by ``id``.
         search_seconds: what the search for holders of the others may take of the processor's time;
-            by default 1.5.
+            by default 2.5.
         heap_class: makes the live objects of PyTorch, the type of device and everything alive: another
             where tensors have no addresses.
     """
@@ -124,7 +126,9 @@ def named_tensors(
             # This thread's only: no subclass and no mode hears of what is read.
             with torch._C.DisableTorchFunction():
                 heap = heap_class(torch, device_type, everything_alive())
-                circles = _circles(heap)  # while nothing here but the heap's lists refers to it
+                circles = _circles(
+                    heap, search_seconds
+                )  # while nothing here but the heap's lists refers to it
                 names = _NamesOfTensors(heap, root_names or {}, search_seconds)
                 return names.resolved(circles)
         except Exception as error:  # torch is not there, or not whole
@@ -135,9 +139,11 @@ def named_tensors(
                 heap.objects.clear()  # this very frame can be among them, and would hold them all
 
 
-def _circles(heap: LiveHeap) -> dict[TensorStorage, str]:
+def _circles(heap: LiveHeap, search_seconds: float | None) -> dict[TensorStorage, str]:
+    """The storages that only garbage keeps; where the search has little time, so has this."""
+    seconds = SECONDS if search_seconds is None else min(SECONDS, _SHARE * search_seconds)
     with own_errors():
-        return uncollected_storages(heap)
+        return uncollected_storages(heap, seconds)
     return {}
 
 
@@ -159,6 +165,7 @@ class _NamesOfTensors:
         self._kept_by: dict[tuple[int, int], str] = {}
         self._unfrozen: dict[tuple[int, int], str] = {}
         self._shapes: dict[tuple[int, int], str] = {}
+        self._keepers: dict[str, str] = {}
         self._modules = ModuleNames(heap)
         self._variables = script_variables()
         self._optimizers: list[tuple[Any, dict[str, Any]]] = []
@@ -193,6 +200,7 @@ class _NamesOfTensors:
             self._note_dtypes,
             self._note_parts,
             self._note_caches,
+            self._note_calls,
             self._note_unfrozen,
         )
         for part in parts:
@@ -346,6 +354,14 @@ class _NamesOfTensors:
         for place, _, path in self._parameters_below(by_path):
             self._kept_by.setdefault(place, by_path[path])
 
+    def _note_calls(self) -> None:
+        """Notes of parameters that their model is a variable of a call, where there are several such models."""
+        calls = {
+            path: keeper for path, keeper in self._keepers.items() if keeper.startswith(IN_CALL)
+        }
+        for place, _, path in self._parameters_below(calls):
+            self._kept_by.setdefault(place, calls[path])
+
     def _note_unfrozen(self) -> None:
         """Notes of parameters that require gradients which module around them has ``requires_grad = False``
         as an attribute: ``requires_grad_(False)`` is the method that would have frozen them.
@@ -400,6 +416,8 @@ class _NamesOfTensors:
         searched = [tensor for tensors in views.values() for tensor in tensors]
         if unnamed_bytes < _WORTH_A_SEARCH * self._claims.named_bytes:
             searched = []  # it is a walk through the heap
+        twins = self._twins()
+        searched += twins
         holders = HolderNames(self._heap, self._paths, searched, seconds=self._search_seconds)
         names = {
             storage: self._name_of_view(storage, tensors, holders)
@@ -410,9 +428,18 @@ class _NamesOfTensors:
             for owner in views[storage]:
                 gradient = self._heap.gradient(owner)
                 self._claims.add(gradient, name, "gradient", GRADIENT_FORM)
+        self._keepers = {self._paths[module]: holders.name(module) for module in twins}
         for storage, name in names.items():
             self._kept_by[storage.device, storage.address] = holders.links(name)
             self._shapes[storage.device, storage.address] = self._shape_of(storage, views[storage])
+
+    def _twins(self) -> list[Any]:
+        """The modules that are no other's child, of classes with several of them."""
+        roots: dict[type, list[Any]] = {}
+        for module, path in self._paths.items():
+            if "." not in path:
+                roots.setdefault(type(module), []).append(module)
+        return [module for modules in roots.values() if len(modules) > 1 for module in modules]
 
     def _unnamed(self) -> dict[TensorStorage, list[Any]]:
         """The tensors of each large storage that has no name."""

@@ -27,7 +27,7 @@ from vramlens.capture.names.live_heap import (
 from vramlens.capture.process.referents import Referents, lengths_of, referrers_of
 from vramlens.ground.live_objects import class_dict, class_name
 
-_SECONDS = 0.5
+SECONDS = 0.5
 _MOST_OBJECTS = 200_000
 _MOST_MEMBERS = 1_000_000
 """Of one container."""
@@ -45,13 +45,16 @@ _NAMELESS: tuple[type, ...] = (
 )
 
 
-def uncollected_storages(heap: LiveHeap) -> dict[TensorStorage, str]:
+def uncollected_storages(heap: LiveHeap, seconds: float | None = None) -> dict[TensorStorage, str]:
     """The storages that only garbage keeps, each with the circle that does: ``Node.children[0].parent``.
     None where there was no time to decide.
+
+    Args:
+        seconds: of the processor's time; by default 0.5.
     """
     if not getattr(sys, "_is_gil_enabled", lambda: True)():
         return {}  # there, references are counted in other ways
-    until = thread_time() + _SECONDS
+    until = thread_time() + (SECONDS if seconds is None else seconds)
     reached = _Reached(_starts(heap, until))
     if not reached.follow(until):
         return {}

@@ -68,16 +68,18 @@ def order_of_advice(
 
 def _keepers_of_leak(findings: Sequence[Finding]) -> set[str]:
     """The findings that say who keeps most of what each step leaves."""
-    leaked = [f.extent.rows for f in findings if f.id == "leak" and f.extent is not None]
-    if not leaked:
+    leaks = [finding for finding in findings if finding.id == "leak" and finding.extent is not None]
+    largest = max(leaks, key=lambda leak: leak.bytes or 0, default=None)
+    if largest is None or largest.extent is None:
         return set()
+    leaked_rows = largest.extent.rows
     return {
         finding.id
         for finding in findings
         if finding.id != "leak"
         and _is_sure(finding, _GROWING)
         and finding.extent is not None
-        and len(np.intersect1d(finding.extent.rows, leaked[0])) >= _MOSTLY * len(leaked[0])
+        and len(np.intersect1d(finding.extent.rows, leaked_rows)) >= _MOSTLY * len(leaked_rows)
     }
 
 

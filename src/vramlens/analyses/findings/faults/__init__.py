@@ -2,6 +2,7 @@
 
 double_precision: numbers of twice the usual width.
 graphs: graphs that keep more than the backward pass needs.
+holders: objects, hooks and calls that keep what the program is done with.
 idle_experts: experts that compute rows which nobody sends them.
 kept: what the program is done with, or need not have on the GPU.
 larger_inputs: a pass on inputs several times as large as those before it.

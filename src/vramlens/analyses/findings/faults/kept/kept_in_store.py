@@ -34,9 +34,9 @@ _NOBODYS = ("list", "tuple", "deque")
 """Containers that nobody is known to hold: one of them is not another, but by the line of its entries."""
 _OF_CHECKPOINTS = "_CheckpointFrame."
 """PyTorch's own: what a checkpoint has computed again for the backward pass that runs."""
-_OTHERS_TELL = re.compile(r"\.__(?:kw)?defaults__$")
-"""The default arguments of functions (``default_argument``)."""
-_NOBODYS_DICTS = ("dict", "defaultdict", "OrderedDict")
+_OTHERS_TELL = re.compile(r"\.__(?:kw)?defaults__$|\._\w*_hooks$")
+"""The default arguments of functions (``default_argument``), and hooks (``left_hooks``)."""
+_NOBODYS_DICTS = ("dict", "defaultdict", "OrderedDict", "WeakKeyDictionary.data")
 _AVERAGE = re.compile(
     r"(?:^|[._])(?:ema|Ema|EMA|avg)(?![a-z])|[Ss]hadow|[Aa]verage|[Mm]omentum|[Tt]eacher"
 )

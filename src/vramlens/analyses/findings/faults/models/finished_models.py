@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from vramlens.analyses.attribution.names import IN_CALL
 from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.findings.usage import part_of_heap
@@ -36,6 +37,7 @@ class _Model:
         built_from, built_until: the events at which the first and the last of them were made.
         last_run: the event of the last request inside of it; -1 where it never ran.
         caches: each ``lru_cache`` that has it or layers of it as arguments; none where they do not have all.
+        call: the call of which it is a variable (``local of fit(), call 2``); "" where nobody knows.
         rows: its parameters, their gradients and their optimizer state.
         is_trained: whether it has gradients or state.
     """
@@ -48,6 +50,7 @@ class _Model:
     built_until: int
     last_run: int
     caches: tuple[str, ...]
+    call: str
     rows: NDArray[np.int64]
     is_trained: bool
 
@@ -79,6 +82,16 @@ def finished_models(scene: Scene) -> Iterator[Finding]:
         remedy = (
             f"take the {what} (on a method it keeps each self), or keep its results in the"
             " instance; then let go of model and optimizer before the next is built"
+        )
+    elif all(model.call and model.call != newest.call for model in finished):
+        function = finished[0].call.removeprefix(IN_CALL).partition("(")[0]
+        evidence.append(
+            f"they are variables of calls of {function}() that have ended: a kept exception holds such, by its"
+            " traceback"
+        )
+        remedy = (
+            "where the program keeps an exception, keep its text instead (str(error)), or"
+            " error.with_traceback(None)"
         )
     yield Finding(
         id="finished_models",
@@ -131,6 +144,8 @@ def _models(scene: Scene) -> Iterator[_Model]:
         own = parameters[roots[parameters] == root]
         trained_rows = of_training[roots[of_training] == root]
         runs = allocations.born[marked[roots[marked] == root]]
+        keepers = _keepers_of_all(map(view.names.kept_by, own.tolist()))
+        call = next((keeper for keeper in keepers if keeper.startswith(IN_CALL)), "")
         yield _Model(
             name=view.names.name(int(own[0])).partition(".")[0],
             sizes=tuple(sorted(allocations.requested_bytes[own].tolist())),
@@ -139,13 +154,14 @@ def _models(scene: Scene) -> Iterator[_Model]:
             built_from=int(allocations.born[own].min()),
             built_until=int(allocations.born[own].max()),
             last_run=int(runs.max(initial=-1)),
-            caches=_caches_of_all(map(view.names.kept_by, own.tolist())),
+            caches=() if call else keepers,
+            call=call,
             rows=np.concatenate([own, trained_rows]),
             is_trained=len(trained_rows) > 0,
         )
 
 
-def _caches_of_all(by_parameter: Iterable[str]) -> tuple[str, ...]:
-    """The caches that have parameters as parts of their arguments; none where one is in no cache."""
-    caches = sorted(set(by_parameter))
-    return tuple(caches) if all(caches) else ()
+def _keepers_of_all(by_parameter: Iterable[str]) -> tuple[str, ...]:
+    """The caches that have parameters as parts of their arguments, or the call; none where one has none."""
+    keepers = sorted(set(by_parameter))
+    return tuple(keepers) if all(keepers) else ()
