@@ -20,11 +20,11 @@ from vramlens.analyses.findings.faults.graphs.repeated_turns import repeated_tur
 from vramlens.analyses.findings.faults.graphs.retained_graph import retained_graph
 from vramlens.analyses.findings.faults.graphs.rollout_graphs import rollout_graphs
 from vramlens.analyses.findings.faults.graphs.solver_steps import solver_steps
+from vramlens.analyses.findings.faults.holders.garbage import uncollected_garbage
 from vramlens.analyses.findings.faults.holders.kept_by_calls import kept_by_calls
 from vramlens.analyses.findings.faults.holders.kept_on_ctx import kept_on_ctx
 from vramlens.analyses.findings.faults.holders.left_hooks import left_hooks
 from vramlens.analyses.findings.faults.holders.linked_objects import linked_objects
-from vramlens.analyses.findings.faults.holders.uncollected import uncollected_garbage
 from vramlens.analyses.findings.faults.holders.waiting_objects import waiting_objects
 from vramlens.analyses.findings.faults.idle_experts import idle_experts
 from vramlens.analyses.findings.faults.kept.collected_outputs import collected_outputs
