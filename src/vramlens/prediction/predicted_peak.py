@@ -273,7 +273,7 @@ def _retry_lines(cards: tuple[CardFit, ...]) -> Iterator[str]:
 def _made_up_lines(prediction: Prediction) -> Iterator[str]:
     """What is made up, and what that decides."""
     yield "  numbers that the script prints are made up: tensors have no values"
-    near = tuple((_near(file), line) for file, line in prediction.decisions)
+    near = tuple((near_path(file), line) for file, line in prediction.decisions)
     if near:
         number_words = "such a number" if len(near) == 1 else "such numbers"
         decided = DecisionsMeta(near, prediction.sure_bytes, prediction.turns_are_open)
@@ -285,7 +285,8 @@ def _turn_lines(turns: tuple[tuple[str, int, int], ...]) -> Iterator[str]:
     """How many turns were predicted of loops that made-up numbers may end, and what bounds them."""
     if turns:
         counts = [
-            f"{counted(count, 'iteration')} at {_near(file)}:{line}" for file, line, count in turns
+            f"{counted(count, 'iteration')} at {near_path(file)}:{line}"
+            for file, line, count in turns
         ]
         yield (
             f"  predicted with {listed(counts, _MOST_LOOPS)}: to predict fewer or more, cap the loop"
@@ -293,7 +294,7 @@ def _turn_lines(turns: tuple[tuple[str, int, int], ...]) -> Iterator[str]:
         )
 
 
-def _near(file: str) -> str:
+def near_path(file: str) -> str:
     """A file as a person would type it."""
     try:
         return min(os.path.relpath(file), file, key=len)
