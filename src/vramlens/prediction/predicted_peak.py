@@ -34,10 +34,12 @@ class NotModelled:
     Attributes:
         what: in words.
         bytes: its likely most; None where nobody knows.
+        is_assumption: whether it is what was assumed where nobody knows.
     """
 
     what: str
     bytes: int | None
+    is_assumption: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +65,7 @@ class Prediction:
         peaks: requested_bytes, allocated_bytes, active_bytes and reserved_bytes at their most.
         low_bytes, high_bytes: between which the peak reserved lies.
         basis: the rules that decide it, in words.
-        not_modelled: what may come on top.
+        not_modelled: what may come on top, and what was assumed of sizes that values decide.
         cards: which of them it fits.
         gpu, torch: for which card, and by the rules of which version.
         steps: optimizer steps that were taken.
@@ -187,7 +189,8 @@ class Prediction:
         lines += _outside_lines(self.cards, self.outside_bytes)
         for unknown in self.not_modelled:
             size = "" if unknown.bytes is None else f" (up to {format_size(unknown.bytes)})"
-            lines.append(f"  not included: {unknown.what}{size}")
+            label = "" if unknown.is_assumption else "not included: "
+            lines.append(f"  {label}{unknown.what}{size}")
         lines += _made_up_lines(self)
         return "\n".join(broken for line in lines for broken in wrapped_lines(line))
 

@@ -222,9 +222,9 @@ def test_a_program_that_needs_a_gpu_is_told_what_works_without(
 ) -> None:
     answer = run_program(tmp_path, f"import torch\nraise {error}", *options)
     assert answer.returncode == 1
-    traceback, _, told = answer.stderr.partition("vramlens: ")
+    traceback, _, advice = answer.stderr.partition("vramlens: ")
     assert traceback.startswith("Traceback")
-    assert " ".join(told.split()) == words  # broken at 80 columns, and nothing else
+    assert " ".join(advice.split()) == words  # broken at 80 columns, and nothing else
     assert recordings(tmp_path) == []
 
 
