@@ -23,9 +23,9 @@ from vramlens.capture.recording.session import (
     begin_session,
     current_session,
 )
-from vramlens.capture.recording.step_marks import NO_STEP, manual_step_listeners
+from vramlens.capture.recording.step_marks import manual_step_listeners, say_no_step
 from vramlens.capture.triggers.child_processes import follow_children, plan_for_child
-from vramlens.capture.warn import harmless, say, say_sentences
+from vramlens.capture.warn import harmless, say
 from vramlens.errors import UsageError
 from vramlens.units import format_size
 
@@ -140,7 +140,7 @@ class _LeaksOfSteps:
     def tell(self) -> None:
         """Prints what was found so far."""
         if self._follower is None:
-            say_sentences(f"--leaks: {NO_STEP}")
+            say_no_step()
         else:
             self._follower.tell()
 

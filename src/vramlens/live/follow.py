@@ -12,7 +12,7 @@ from types import FrameType
 from typing import Any
 
 from vramlens.capture.process.own_thread import OwnEvent, allocate_lock
-from vramlens.capture.recording.step_marks import NO_STEP
+from vramlens.capture.recording.step_marks import say_no_step
 from vramlens.capture.warn import harmless, say_sentences
 from vramlens.ground.wrapped_lines import answer_width
 from vramlens.leak.leak import LeakOwner
@@ -239,7 +239,7 @@ class LeakFollower:
         """Prints the conclusion on standard error."""
         report = self.conclusion()
         if report is None:
-            say_sentences(f"--leaks: {NO_STEP}")
+            say_no_step()
             return
         report = replace(report, has_ended=self._has_ended)
         sys.stderr.write(f"{report_text(report, answer_width(sys.stderr))}\n")

@@ -18,6 +18,7 @@ predicted_peak: the answer.
 predicted_run: one run with shapes, and the answer made of it.
 refusals: what a predicted program may not do.
 script: ``vramlens predict SCRIPT``.
+script_failure: why a script failed while it was predicted.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ def made_up_decisions(
         files: the user's that ran.
         asked_lines: by file, those that were given such a value.
     """
-    trees = {file: tree for file in files if (tree := _parsed(file)) is not None}
+    trees = {file: tree for file in files if (tree := parsed(file)) is not None}
     spread = _Spread(trees.values())
     sizes = -1
     for _ in range(_MOST_PASSES):
@@ -77,7 +77,8 @@ def places_of(decisions: Iterable[Decision]) -> tuple[tuple[str, int], ...]:
     return tuple(dict.fromkeys((decision.file, decision.line) for decision in decisions))
 
 
-def _parsed(file: str) -> ast.Module | None:
+def parsed(file: str) -> ast.Module | None:
+    """The source of a file as a tree; None where there is none."""
     try:
         return ast.parse("".join(linecache.getlines(file)))
     except (SyntaxError, ValueError, RecursionError, MemoryError):

@@ -34,10 +34,12 @@ class NotModelled:
     Attributes:
         what: in words.
         bytes: its likely most; None where nobody knows.
+        is_assumption: whether it is what was assumed where nobody knows.
     """
 
     what: str
     bytes: int | None
+    is_assumption: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +65,7 @@ class Prediction:
         peaks: requested_bytes, allocated_bytes, active_bytes and reserved_bytes at their most.
         low_bytes, high_bytes: between which the peak reserved lies.
         basis: the rules that decide it, in words.
-        not_modelled: what may come on top.
+        not_modelled: what may come on top, and what was assumed of sizes that values decide.
         cards: which of them it fits.
         gpu, torch: for which card, and by the rules of which version.
         steps: optimizer steps that were taken.
@@ -187,7 +189,8 @@ class Prediction:
         lines += _outside_lines(self.cards, self.outside_bytes)
         for unknown in self.not_modelled:
             size = "" if unknown.bytes is None else f" (up to {format_size(unknown.bytes)})"
-            lines.append(f"  not included: {unknown.what}{size}")
+            label = "" if unknown.is_assumption else "not included: "
+            lines.append(f"  {label}{unknown.what}{size}")
         lines += _made_up_lines(self)
         return "\n".join(broken for line in lines for broken in wrapped_lines(line))
 
@@ -273,7 +276,7 @@ def _retry_lines(cards: tuple[CardFit, ...]) -> Iterator[str]:
 def _made_up_lines(prediction: Prediction) -> Iterator[str]:
     """What is made up, and what that decides."""
     yield "  numbers that the script prints are made up: tensors have no values"
-    near = tuple((_near(file), line) for file, line in prediction.decisions)
+    near = tuple((near_path(file), line) for file, line in prediction.decisions)
     if near:
         number_words = "such a number" if len(near) == 1 else "such numbers"
         decided = DecisionsMeta(near, prediction.sure_bytes, prediction.turns_are_open)
@@ -285,7 +288,8 @@ def _turn_lines(turns: tuple[tuple[str, int, int], ...]) -> Iterator[str]:
     """How many turns were predicted of loops that made-up numbers may end, and what bounds them."""
     if turns:
         counts = [
-            f"{counted(count, 'iteration')} at {_near(file)}:{line}" for file, line, count in turns
+            f"{counted(count, 'iteration')} at {near_path(file)}:{line}"
+            for file, line, count in turns
         ]
         yield (
             f"  predicted with {listed(counts, _MOST_LOOPS)}: to predict fewer or more, cap the loop"
@@ -293,7 +297,7 @@ def _turn_lines(turns: tuple[tuple[str, int, int], ...]) -> Iterator[str]:
         )
 
 
-def _near(file: str) -> str:
+def near_path(file: str) -> str:
     """A file as a person would type it."""
     try:
         return min(os.path.relpath(file), file, key=len)

@@ -74,6 +74,7 @@ class Gathered:
     log: RequestLog
     basis: dict[str, float] = field(default_factory=dict)
     not_modelled: dict[str, int | None] = field(default_factory=dict)
+    assumed: list[str] = field(default_factory=list)
     steps: int = 0
     seconds: float = 0.0
     torch_version: str = ""
@@ -191,11 +192,6 @@ class PredictedRun:
             **self.kernels.not_modelled,
             **self.mode.runner.notes,
         }
-        for name, count in self.values.guesses.items():
-            not_modelled[
-                f"{name} selects by value {count} times; the prediction assumes that everything "
-                "is selected, of choices an even share, of random numbers theirs; the range has fewer"
-            ] = None
         asked_values = self.values.asked
         decisions = made_up_decisions(asked_values.files, asked_values.lines)
         log = self.log.plain()
@@ -204,6 +200,10 @@ class PredictedRun:
             log=log,
             basis=uncertain,
             not_modelled=not_modelled,
+            assumed=[
+                f"assumed for {assumption.operator} ({_times(count)}): {assumption.words}"
+                for assumption, count in self.values.assumptions.items()
+            ],
             steps=len(self._step_rows),
             seconds=time.perf_counter() - began,
             torch_version=torch.__version__,
@@ -239,6 +239,10 @@ class PredictedRun:
             self._progress(steps)
         if self._most_steps is not None and steps >= self._most_steps:
             raise EnoughSteps
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count:,} times"
 
 
 @contextlib.contextmanager
@@ -347,8 +351,9 @@ def answer(gathered: Gathered, question: Question) -> Prediction:
             "every request was rounded and served by a replay of PyTorch's allocator",
             *gathered.basis,
         ),
-        not_modelled=tuple(
-            NotModelled(reason, size) for reason, size in gathered.not_modelled.items()
+        not_modelled=(
+            *(NotModelled(reason, size) for reason, size in gathered.not_modelled.items()),
+            *(NotModelled(words, None, is_assumption=True) for words in gathered.assumed),
         ),
         cards=fits,
         own_limit=own_fit,

@@ -27,11 +27,16 @@ class Refused(InputError):
 
 def failure_words(error: Exception) -> str:
     """Why a program failed while it was predicted, in one line, with the remedy where it is known."""
-    text = str(error).strip().partition("\n")[0][:300]
-    words = f"{type(error).__name__}: {text}"
+    text = one_line_of(str(error))
+    words = f"{type(error).__name__}{': ' if text else ''}{text}"
     if type(error).__name__ == "FakeTensorDeviceMismatchError":
         return f"{words.rstrip('.!')}. Move the batch to the model's device: batch.to('cuda')"
     return words
+
+
+def one_line_of(text: str) -> str:
+    """The first line of what a program says, shortened where it is long."""
+    return text.strip().partition("\n")[0][:300]
 
 
 class _TooLong(BaseException):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -13,7 +12,8 @@ from vramlens.cards.known_cards import card_named
 from vramlens.errors import InputError, NoProgram
 from vramlens.prediction.predicted_peak import Prediction
 from vramlens.prediction.predicted_run import Gathered, PredictedRun, Question, answer
-from vramlens.prediction.refusals import Refused, failure_words, patience, put_refusals
+from vramlens.prediction.refusals import Refused, patience, put_refusals
+from vramlens.prediction.script_failure import exit_line, failure_line
 
 PATIENCE_S = 1800
 """After so many seconds a script is taken for one that never ends."""
@@ -74,14 +74,13 @@ def run_script(
                 execute_script(path, arguments)
         except SystemExit as ending:
             if ending.code not in (None, 0):
-                words = f"code {ending.code}" if isinstance(ending.code, int) else str(ending.code)
-                raise NotPredicted(f"{path}: the script exited with {_one_line(words)}") from None
+                raise NotPredicted(exit_line(path, ending, run.values.asked)) from None
         except Refused as error:
             raise NotPredicted(f"{path}: {error}") from None
         except (NoProgram, KeyboardInterrupt):
             raise
         except Exception as error:
-            raise NotPredicted(_reason(path, error)) from error
+            raise NotPredicted(failure_line(path, error, run.values.asked)) from error
     gathered = run.gathered(began)
     if not gathered.log.sizes:
         raise NotPredicted(
@@ -89,21 +88,6 @@ def run_script(
             " use the device 'cuda' (no GPU is needed on this machine)"
         )
     return gathered
-
-
-def _reason(path: str, error: Exception) -> str:
-    """Where a script failed and why, in one line."""
-    line, trace = 0, error.__traceback__
-    while trace is not None:
-        if os.path.realpath(trace.tb_frame.f_code.co_filename) == os.path.realpath(path):
-            line = trace.tb_lineno
-        trace = trace.tb_next
-    place = f"{path}:{line}" if line else path
-    return f"{place}: could not be predicted: {failure_words(error)}"
-
-
-def _one_line(words: str) -> str:
-    return words.strip().partition("\n")[0][:300]
 
 
 @contextlib.contextmanager

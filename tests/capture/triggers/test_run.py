@@ -198,6 +198,36 @@ def test_without_a_gpu_it_says_so(tmp_path: Path) -> None:
     assert recordings(tmp_path) == []
 
 
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        (
+            (),
+            'AssertionError("Torch not compiled with CUDA enabled")',
+            "the script needs a GPU, and PyTorch can use none here: 'vramlens predict train.py'"
+            " predicts its memory without one; use 'vramlens run' on the machine with the GPU"
+            " ('vramlens doctor' says why there is none here)",
+        ),
+        (
+            ("--leaks",),
+            'RuntimeError("Found no NVIDIA driver on your system. Please check that you have one.")',
+            "the script needs a GPU, and PyTorch can use none here: 'vramlens predict -o run.vram"
+            " train.py' and 'vramlens leaks run.vram' show what grows without one; use 'vramlens run"
+            " --leaks' on the machine with the GPU ('vramlens doctor' says why there is none here)",
+        ),
+    ],
+)
+def test_a_program_that_needs_a_gpu_is_told_what_works_without(
+    tmp_path: Path, options: tuple[str, ...], error: str, words: str
+) -> None:
+    answer = run_program(tmp_path, f"import torch\nraise {error}", *options)
+    assert answer.returncode == 1
+    traceback, _, advice = answer.stderr.partition("vramlens: ")
+    assert traceback.startswith("Traceback")
+    assert " ".join(advice.split()) == words  # broken at 80 columns, and nothing else
+    assert recordings(tmp_path) == []
+
+
 def test_steps_are_recorded_then_the_program_goes_on(tmp_path: Path) -> None:
     answer = run_program(tmp_path, STEPS.format(steps=6), "--steps", "2:4", "-o", "run.vram")
     seen = [line.split()[1] for line in answer.stdout.splitlines()]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 import pytest
 
@@ -53,3 +54,35 @@ def test_what_follows_two_dashes_goes_to_the_script_as_it_is() -> None:
 def test_a_wrong_value_after_the_script_is_wrong_usage() -> None:
     with pytest.raises(UsageError, match="--steps"):
         parsed("train.py", "--steps", "many")
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (
+            ("--steps", "7"),
+            "vramlens: --steps 7 was taken by predict; for the script, write it after --: vramlens"
+            " predict train.py -- --steps 7",
+        ),
+        (
+            ("--steps=7", "--lr", "1", "--json", "--rank", "0", "-o", "run.vram"),
+            "vramlens: --steps=7, --json, -o run.vram were taken by predict; for the script, write"
+            " them after --: vramlens predict train.py -- --steps=7 --json -o run.vram",
+        ),
+        (("--gpu", "a100", "--", "--steps", "7"), None),
+        ((), None),
+    ],
+)
+def test_an_option_that_the_script_has_too_is_told(
+    words: tuple[str, ...],
+    line: str | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    options = ("--steps", "--json", "-o")
+    text = "".join(f"parser.add_argument({option!r})\n" for option in options)
+    (tmp_path / "train.py").write_text(f"{text}# as '--gpu' and '--rank'\n")
+    parsed("train.py", *words)
+    assert capsys.readouterr().err == ("" if line is None else f"{line}\n")

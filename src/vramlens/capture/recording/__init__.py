@@ -2,6 +2,7 @@
 
 device_facts: the devices' names, limits and ledgers.
 flight_file: the last collectives of a rank, beside its recording.
+nothing_recorded: why there is no recording, and what to do.
 output_path: the files of a process.
 private_facts: what of machine, user and run is private.
 process_facts: what a recording says about its process.

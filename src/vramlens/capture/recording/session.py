@@ -17,12 +17,17 @@ from typing import Any, Protocol
 
 from vramlens.capture.process_group import warn_if_not_destroyed, watch_device
 from vramlens.capture.recording.flight_file import write_flight_record
+from vramlens.capture.recording.nothing_recorded import say_why_nothing
 from vramlens.capture.recording.output_path import RecordingPaths, absolute, rank_of_process
 from vramlens.capture.recording.profiled_steps import NvtxMarks, ProfiledSteps
 from vramlens.capture.recording.recorder import Recorder, WriteRequest
 from vramlens.capture.torch_api import loaded_torch
 from vramlens.capture.triggers.dump_request import REDACTED
-from vramlens.capture.triggers.ending_line import ending_of_exception, ending_of_signal, uncaught
+from vramlens.capture.triggers.ending_line import (
+    ending_of_exception,
+    ending_of_signal,
+    uncaught,
+)
 from vramlens.capture.triggers.on_demand import DumpServer
 from vramlens.capture.triggers.on_import import when_imported
 from vramlens.capture.triggers.out_of_memory import (
@@ -396,7 +401,7 @@ class Session:
         gpu = self.recorder.gpu
         if gpu is None or not gpu.is_initialized():
             is_visible = gpu is not None and gpu.is_visible()
-            say(_why_nothing(is_visible, leaks=self._leaks is not None))
+            say_why_nothing(self.plan.program, is_visible=is_visible, leaks=self.plan.leaks)
             return
         error = uncaught()
         path = getattr(error, "__vramlens_path__", None)
@@ -434,19 +439,6 @@ class Session:
         self.recorder.recording = False
         self._termination.disarm()
         self._dump_server.close()
-
-
-def _why_nothing(is_visible: bool, *, leaks: bool) -> str:
-    if loaded_torch() is None:
-        return "the program did not import torch, so nothing was recorded"
-    if leaks:
-        return "no GPU was used: only CPU tensors were watched, nothing was recorded"
-    if is_visible:
-        return "the program did not use the GPU, so nothing was recorded"
-    return (
-        "PyTorch cannot use a GPU here, so nothing was recorded (run 'vramlens doctor' to see why;"
-        " 'vramlens run --leaks' finds leaks on the CPU)"
-    )
 
 
 _current: Session | None = None

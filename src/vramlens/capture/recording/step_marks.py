@@ -13,9 +13,10 @@ from typing import Any
 from vramlens.capture.process.own_thread import wait
 from vramlens.capture.process.undisturbed import no_other_thread
 from vramlens.capture.torch_api import loaded_torch
-from vramlens.capture.warn import harmless
+from vramlens.capture.triggers.ending_line import needs_a_gpu, uncaught
+from vramlens.capture.warn import harmless, say_sentences
 
-NO_STEP = (
+_NO_STEP = (
     "no step has ended (by an optimizer, a call of the model, a turn of a loop, a tenth of a second,"
     " or vramlens.step()), so there is nothing to compare"
 )
@@ -23,6 +24,12 @@ manual_step_listeners: list[Callable[[], None]] = []
 """What is called whenever ``vramlens.step()`` is, recorded or not."""
 _TRIES_FOR_S = 2.0
 _LOOKS_EVERY_S = 0.001
+
+
+def say_no_step() -> None:
+    """Says why ``--leaks`` has nothing to tell; a program that needs a GPU is told that instead."""
+    if not needs_a_gpu(uncaught()):
+        say_sentences(f"--leaks: {_NO_STEP}")
 
 
 class StepCounter:

@@ -14,11 +14,25 @@ import vramlens
 from vramlens.ground.place import path_in_packages
 
 _LONGEST_MESSAGE = 300
+_NO_GPU = (
+    "Torch not compiled with CUDA enabled",
+    "Found no NVIDIA driver",
+    "No CUDA GPUs are available",
+    "torch.cuda.is_available() is False",
+)
+"""What PyTorch says without a GPU: ``torch/cuda/__init__.py``, ``c10/cuda/CUDAFunctions.cpp``, and
+``torch/serialization.py`` of a file that was written with one.
+"""
 
 
 def uncaught() -> BaseException | None:
     """The exception that ends the program; None where it ends otherwise."""
     return getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+
+
+def needs_a_gpu(error: BaseException | None) -> bool:
+    """Whether a program failed because PyTorch can use no GPU, as its exception says."""
+    return error is not None and any(words in str(error) for words in _NO_GPU)
 
 
 def ending_of_exception(error: BaseException) -> str:

@@ -7,6 +7,7 @@ even_choices: choices that values decide, taken as even.
 fused_results: results that a compiled program never makes.
 host_results: results of operators that PyTorch has no shapes for.
 known_values: which tensors' values are known.
+largest_results: what is taken for results whose size values decide.
 operator_schema: an operator's properties, as its schema has them.
 origins: tensors that were computed alike.
 random_numbers: the host's go on as in a run; the card's are a sequence of their own.

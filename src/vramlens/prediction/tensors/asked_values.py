@@ -20,6 +20,7 @@ class AskedValues:
     Attributes:
         lines: by file.
         files: those of the user's that were running then, the callers' among them.
+        last: the file and line that did so last.
         moments: each time that one asked, the row of the next request and the number of the stack.
     """
 
@@ -28,6 +29,7 @@ class AskedValues:
         self.moments: list[tuple[int, int]] = []
         self.lines: dict[str, set[int]] = {}
         self.files: dict[str, None] = {}
+        self.last: tuple[str, int] | None = None
         self._seen: set[tuple[CodeType, int]] = set()
 
     def note(self) -> None:
@@ -36,6 +38,7 @@ class AskedValues:
         if frame is None or not is_user_file(frame.f_code.co_filename):
             return
         self.moments.append(self._log.now())
+        self.last = frame.f_code.co_filename, frame.f_lineno
         if (frame.f_code, frame.f_lineno) in self._seen:
             return
         self._seen.add((frame.f_code, frame.f_lineno))

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from vramlens.prediction.lbfgs_history import holds_in_lbfgs
@@ -19,6 +20,11 @@ from vramlens.prediction.tensors.ended_sequences import (
     any_holds,
     is_about_endings,
     tell_endings,
+)
+from vramlens.prediction.tensors.largest_results import (
+    Assumption,
+    assumption_of,
+    largest_result,
 )
 from vramlens.prediction.tensors.operator_schema import ABSORBING, UNABLE, Operator
 from vramlens.prediction.tensors.random_numbers import CardNumbers
@@ -57,14 +63,14 @@ class KnownValues:
     """Which tensors' values are known.
 
     Attributes:
-        guesses: in words, where the program asked for values that nobody knows.
+        assumptions: what was taken for results whose size such values decide, and how often.
         asked: the lines of the user's that were given a made-up one.
     """
 
     def __init__(self, log: RequestLog) -> None:
         self._unknown: set[int] = set()
         self.asked = AskedValues(log)
-        self.guesses: dict[str, int] = {}
+        self.assumptions: Counter[Assumption] = Counter()
         self._made_up = 1.0
         self._card_numbers = CardNumbers()
 
@@ -148,8 +154,8 @@ class KnownValues:
         if any(self.of(tensor) is None for tensor in tensors):
             size = stated_size(operator, args, kwargs)
             if size is None:
-                self.guesses[operator.name] = self.guesses.get(operator.name, 0) + 1
-                return self._most(operator, args)
+                self.assumptions[assumption_of(operator, args)] += 1
+                return largest_result(operator, args)
             return torch.zeros(size, dtype=torch.long)
         return operator.function(*_replaced(args, self), **_on_cpu(_replaced_in(kwargs, self)))
 
@@ -354,37 +360,6 @@ class KnownValues:
         """The card's own random numbers, where an operator draws some."""
         return self._card_numbers.drawn() if operator.is_random else contextlib.nullcontext()
 
-    def _most(self, operator: Operator, args: Any) -> Any:
-        """The largest result that an operator can have, as values: everything is selected, or of
-        even choices their share.
-        """
-        tensor = args[0]
-        if operator.name == "aten.nonzero":
-            return even_choices.selected(tensor).nonzero()
-        if operator.name == "aten.index":
-            source = torch.zeros((), dtype=tensor.dtype).expand(tensor.shape)
-            return source[tuple(map(_largest_index, args[1]))]
-        if operator.name == "aten.masked_select":
-            shape: Any = torch.broadcast_shapes(tensor.shape, args[1].shape)  # type: ignore[no-untyped-call]
-            return torch.zeros(shape, dtype=tensor.dtype).flatten()
-        if operator.name == "torchvision.nms":
-            return torch.arange(tensor.shape[0])
-        if operator.name == "aten.bincount":
-            return torch.zeros(even_choices.choices_of(tensor) or 1, dtype=torch.long)
-        if operator.name == "aten.repeat_interleave":
-            return torch.arange(tensor.numel())
-        if operator.name == "aten.unique_dim":
-            rows = torch.zeros(tensor.shape[args[1]], dtype=torch.long)
-            return torch.zeros((), dtype=tensor.dtype).expand(tensor.shape), rows, rows
-        count = tensor.numel()
-        first = 1 if operator.name == "aten.unique_consecutive" else 2
-        wants = (*args[first : first + 2], False, False)[:2]
-        positions = (
-            torch.zeros(count if is_wanted else 0, dtype=torch.long) for is_wanted in wants
-        )
-        results = torch.zeros(count, dtype=tensor.dtype), *positions
-        return results[: len(operator.function._schema.returns)]
-
 
 def stated_size(operator: Operator, args: Any, kwargs: Any) -> int | None:
     """How large a program says that a result is whose size else hangs on values: so many repeats,
@@ -396,15 +371,6 @@ def stated_size(operator: Operator, args: Any, kwargs: Any) -> int | None:
     if operator.name == "aten.bincount" and len(args) > 2 and args[2] > 0:
         return max(int(args[2]), even_choices.choices_of(args[0]) or 0)
     return None
-
-
-def _largest_index(index: Any) -> Any:
-    """An index of the same form that selects as much as it can."""
-    if index is None:
-        return slice(None)
-    if index.dtype is torch.bool:
-        return even_choices.selected(index)
-    return torch.zeros(index.shape, dtype=index.dtype)
 
 
 def _selects_by_mask(operator: Operator, args: Any) -> bool:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import ast
 import os
+import shlex
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from vramlens.cli.arguments import add_redact
 from vramlens.cli.asked_prediction import add_prediction, predicted, refuse_question
+from vramlens.cli.message import say
 from vramlens.cli.output import as_json, drawn, refuse_inputs, write_stdout
 from vramlens.errors import InputError, UsageError
 
@@ -92,7 +95,47 @@ def _take_options_after_script(arguments: argparse.Namespace) -> None:
         _, unknown_words = parser.parse_known_args(words, arguments)
     except argparse.ArgumentError as error:
         raise UsageError(f"predict: {error}") from None
+    _note_options_of_both(arguments.script, words, parser)
     arguments.arguments = [*unknown_words, *script_words]
+
+
+def _note_options_of_both(
+    script: str, words: Sequence[str], parser: argparse.ArgumentParser
+) -> None:
+    """Says which options after the script this verb took although the script has such ones, too."""
+    strings = _strings_in(script) if words else frozenset()
+    taken = [
+        shlex.join(option_words)
+        for option_words in _options_in(words, parser)
+        if option_words[0].partition("=")[0] in strings
+    ]
+    if taken:
+        verb, pronoun = ("was", "it") if len(taken) == 1 else ("were", "them")
+        say(
+            f"{', '.join(taken)} {verb} taken by predict; for the script, write {pronoun} after --:"
+            f" vramlens predict {shlex.quote(script)} -- {' '.join(taken)}"
+        )
+
+
+def _options_in(words: Sequence[str], parser: argparse.ArgumentParser) -> Iterator[Sequence[str]]:
+    """The options of a parser among some words, each with its argument."""
+    takes_argument = {
+        name: action.nargs != 0 for action in parser._actions for name in action.option_strings
+    }
+    for place, word in enumerate(words):
+        name, equals, _ = word.partition("=")
+        if name in takes_argument:
+            yield words[place : place + (2 if takes_argument[name] and not equals else 1)]
+
+
+def _strings_in(script: str) -> frozenset[str]:
+    """The string literals of a script; none where its source cannot be read."""
+    from vramlens.prediction.made_up_decisions import parsed
+
+    tree = parsed(script)
+    nodes = () if tree is None else ast.walk(tree)
+    constants = (node.value for node in nodes if isinstance(node, ast.Constant))
+    return frozenset(constant for constant in constants if isinstance(constant, str))
 
 
 def _parted(arguments: argparse.Namespace) -> tuple[list[str], list[str]]:
