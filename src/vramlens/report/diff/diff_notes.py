@@ -86,7 +86,7 @@ def _range_of(sizes: set[int], steps: str) -> str:
     change = "higher" if max(sizes) > 0 else "lower"
     ends = sorted(map(abs, sizes))
     by = " to ".join(dict.fromkeys((format_size(ends[0]), format_size(ends[-1]))))
-    return f"{steps} peak {change}, by {by}."
+    return f"The peaks of {steps} are {change}, by {by}."
 
 
 def _changes_by_step(diff: Diff) -> dict[int, int]:
