@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from vramlens.analyses.attribution.attribution import Attribution, attribute
-from vramlens.analyses.attribution.repeated_modules import are_layers, are_turns_of_one_pass
 from vramlens.analyses.explanation import (
     Explanation,
     OomVerdict,
@@ -22,7 +21,6 @@ from vramlens.analyses.findings.ranking import (
     that_matter,
 )
 from vramlens.analyses.findings.table import FROM_RECORDING, HOLES_FIRST, ROWS
-from vramlens.analyses.leaks.certainty import PATTERN
 from vramlens.analyses.scene import Scene, device_named
 from vramlens.errors import InputError, UsageError
 from vramlens.read.oom.oom_text import OomMessage
@@ -130,7 +128,7 @@ def explain_trace(
 def _step_facts(scene: Scene) -> StepFacts:
     """The steps; none where what repeats is known to be the layers or turns of one pass."""
     view = scene.view
-    if view.steps.source == PATTERN and (are_layers(view) or are_turns_of_one_pass(view)):
+    if not view.has_run_steps:
         return _NO_STEPS
     return StepFacts(len(view.steps), view.steps.source, scene.step_peaks.peak_bytes)
 

@@ -88,11 +88,11 @@ class Scene:
     @property
     def peak_name(self) -> str:
         """The highest requested bytes in words, with their step where a later one failed."""
-        event, failed = self.view.device.requested.peak_event, self.failed_event
-        if event < 0 or failed is None or not len(self.view.steps):
+        if self.failed_event is None:
             return "the peak"
-        step, failed_step = self.view.steps.of(np.array([event, failed])).tolist()
-        return "the peak" if step == failed_step else f"step {step}'s peak"
+        step = self.view.step_of_run(self.view.device.requested.peak_event)
+        is_of_failure = step is None or step == self.view.step_of_run(self.failed_event)
+        return "the peak" if is_of_failure else f"step {step}'s peak"
 
     # The failure
 

@@ -142,7 +142,11 @@ def test_the_fix_of_a_double_load_frees_its_line():
     found_ = diff(found("double_load"), found("double_load_fixed"))
     (line,) = found_.by_line
     assert (line.place.line, line.change_bytes) == (448, -58_804_224)
-    assert headline(found_).startswith("The allocated peak is 57.08 MiB lower: 443.48 MiB before")
+    assert headline(found_) == (
+        "Gone: Loading put a second copy on the GPU: 56.08 MiB in addition to the first "
+        "(train/programs.py:448 in double_load); the allocated peak is 57.08 MiB lower: 443.48 MiB "
+        "before, 386.40 MiB after."
+    )
 
 
 def test_growth_that_is_gone_comes_first():
@@ -161,7 +165,10 @@ def test_growth_that_is_gone_comes_first():
 
 def test_growth_too_small_to_matter_does_not_lead():
     found = diff(shared("recordings/leak_losses"), shared("recordings/gpt"))
-    assert headline(found).startswith("The allocated peak is 1.37 GiB higher: ")
+    assert headline(found).startswith(
+        "Different workloads: nearly all activations are 2x or 4x as large: likely a different batch "
+        "or input size. By the numbers, the allocated peak is 1.37 GiB higher: "
+    )
     assert headline(found).endswith("4 bytes per step before, 0 after (too small to matter).")
     assert found.findings[0].id == "peak_higher"
     assert found.findings[-1].id == "growth_gone"
@@ -362,7 +369,7 @@ def test_another_batch_size_is_recognised():
     tops = {
         id(event)
         for event in snapshot["device_traces"][0]
-        if event["action"] == "alloc" and event["size"] > MIB
+        if event["action"] == "alloc" and event["size"] > 512
     }
     base = shared("recordings/gpt")
     categories = {place: held.category for place, held in base.lines.items()}
@@ -371,7 +378,9 @@ def test_another_batch_size_is_recognised():
         user = next((f for f in event["frames"] if f["filename"].startswith("train/")), None)
         place = Place(user["filename"], user["line"], user["name"]) if user else None
         grows = id(event) in tops and (
-            place is None or categories.get(place) in ("activations", "temporaries")
+            place is None
+            or place.function == "lm_loss"
+            or categories.get(place) in ("activations", "temporaries", "workspace")
         )
         return event["size"] * 2 if grows else event["size"]
 

@@ -252,7 +252,7 @@ def test_a_failure_in_both_runs_says_out_of_memory_once(capsys):
 def test_one_change_of_many_steps_is_no_range(capsys):
     paths = [str(DATA / "failures" / f"gpt.{name}.vram") for name in ("cap90", "cap97")]
     assert main(["diff", *paths]) == 0
-    assert "The peaks of 1 of 2 steps changed, by +128.00 MiB." in capsys.readouterr().out
+    assert "The peaks of 1 of 2 steps are higher, by 128.00 MiB." in capsys.readouterr().out
 
 
 def test_fail_passes_no_run_that_was_cut_off(tmp_path, capsys):

@@ -123,7 +123,7 @@ def test_the_layers_of_one_pass_are_no_steps() -> None:
     assert headings(answer, 1)[0].startswith(
         "Cannot tell: the steps are only a repeating pattern inside one module call"
     )
-    assert "40 steps, found by requests that repeat." in sentences_of(answer)
+    assert "40 repetitions, found by requests that repeat." in sentences_of(answer)
     assert explain_trace(trace).leaks == ()
 
 

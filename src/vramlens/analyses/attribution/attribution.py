@@ -8,6 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +17,7 @@ from vramlens.analyses.attribution.categories import Categories, categories_of
 from vramlens.analyses.attribution.modules import Modules, modules_of
 from vramlens.analyses.attribution.names import Names, names_of
 from vramlens.analyses.attribution.phases import Phases, phases_of
+from vramlens.analyses.attribution.repeated_modules import lie_in_one_pass
 from vramlens.analyses.attribution.steps import Steps, steps_of
 from vramlens.analyses.attribution.training import Training, training_of
 from vramlens.analyses.finding import Place
@@ -51,6 +53,19 @@ class Attribution:
     names: Names
     modules: Modules
     training: Training
+
+    @cached_property
+    def has_run_steps(self) -> bool:
+        """Whether there are steps, and they are those of the run: not the layers or turns of one pass,
+        which no sentence may call steps.
+        """
+        return len(self.steps) > 0 and not lie_in_one_pass(self)
+
+    def step_of_run(self, event: int) -> int | None:
+        """The run's step that an event is in; None before the recording, and where there are no steps."""
+        if event < 0 or not self.has_run_steps:
+            return None
+        return int(self.steps.of(np.array([event]))[0])
 
     def place(self, frame: int) -> Place | None:
         """The line of a frame id; None for -1."""

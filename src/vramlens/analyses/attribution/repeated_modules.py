@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from vramlens.analyses.attribution.attribution import Attribution
 from vramlens.analyses.attribution.modules import OUTSIDE
+from vramlens.analyses.attribution.steps import PATTERN
 from vramlens.trace import NO_STACK
+
+if TYPE_CHECKING:
+    from vramlens.analyses.attribution.attribution import Attribution
 
 _HALF = 0.5
 
@@ -21,6 +25,11 @@ def modules_by_step(view: Attribution) -> list[frozenset[int]]:
     edges = np.searchsorted(pairs // count, np.arange(len(view.steps) + 1))
     modules = (pairs % count).tolist()
     return [frozenset(modules[first:last]) for first, last in pairwise(edges.tolist())]
+
+
+def lie_in_one_pass(view: Attribution) -> bool:
+    """Whether what repeats is known to be the layers or turns of one pass, and no steps of the run."""
+    return view.steps.source == PATTERN and (are_layers(view) or are_turns_of_one_pass(view))
 
 
 def are_layers(view: Attribution) -> bool:

@@ -7,6 +7,8 @@ differences: what else differs.
 compared_run: what a recording has to be compared by.
 alignment, file_alignment, line_alignment: which lines of two versions are one.
 overlap: whether two runs are one program.
+request_sizes: how large what each line asks for is, and what it was multiplied by.
+scale: whether that means another batch, input, model or dtype.
 work_sizes: how much work a command asks for.
 finding_changes: problems that came or went.
 growth_changes: growth by line.

@@ -115,6 +115,13 @@ class Run:
         return None if failed is None or failed.survived else failed
 
     @property
+    def gpu_bytes(self) -> int | None:
+        """The GPU's memory; None where the recording does not say."""
+        meta = self.explanation.recording.meta
+        facts = None if meta is None else meta.devices.get(self.device)
+        return None if facts is None else facts.total_bytes
+
+    @property
     def is_whole_window(self) -> bool:
         """Whether the recording holds all that it was asked for: nothing was overwritten or cut
         off.

@@ -21,8 +21,8 @@ class SettingDifference:
     """Something that is not the memory itself.
 
     Attributes:
-        name: a stable slug: torch, gpu, cuda, driver, process_limit, settings, command, steps, ranks, marks,
-            missing, files, scale; of profiler traces gpu_busy, cpu_busy, step_time, kept and
+        name: a stable slug: torch, gpu, gpu_memory, cuda, driver, process_limit, settings, command, steps, ranks,
+            marks, missing, files, scale; of profiler traces gpu_busy, cpu_busy, step_time, kept and
             operator:NAME.
         before, after: as text; None where a recording does not say.
         words: the difference in one phrase.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from vramlens.analyses.compare.job_change import GROWTH_SHARE
+from vramlens.analyses.compare.growth_changes import RunGrowth, run_growth
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.leaks.growth import ENOUGH_STEPS
 from vramlens.ground.verdict import Verdict
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from vramlens.analyses.explanation import OomVerdict
 
 _LINES = 10
+_MUCH_OF_PEAK = 0.25
+"""A problem that is gone leads the answer if it is at least this much of what the peak fell by."""
 
 
 def findings_of(diff: Diff) -> tuple[Finding, ...]:
@@ -33,6 +35,9 @@ def findings_of(diff: Diff) -> tuple[Finding, ...]:
 
 def is_small_growth(diff: Diff) -> bool:
     """True where nothing that grows in either run matters, as ``vramlens leaks`` has it."""
+    growth = run_growth(diff)
+    if growth is not None:
+        return growth.is_small
     return all(leak.is_small for run in (diff.before, diff.after) for leak in run.leaks)
 
 
@@ -66,12 +71,11 @@ def headline(diff: Diff) -> str:
     if old is not None and new is None:
         return _completes(diff)
     if new is not None and old is None:
-        return f"Completed before, runs out of memory now: {_how_it_fails(new).rstrip('.')}."
-    growth = _growth_words(diff)
+        return f"{_fails_now(diff)}: {_how_it_fails(new).rstrip('.')}."
+    growth = _growth_words(diff, is_placed=not is_small_growth(diff))
     if new is not None:
         return _fails_in_both(new, "" if is_small_growth(diff) else growth)
-    peak = _peak_words(diff)
-    numbers = _growth_and_peak(diff, growth.rstrip("."), peak)
+    numbers = _growth_and_peak(diff, growth.rstrip("."), _peak_words(diff))
     if diff.workload:
         return f"{different_work(diff)} By the numbers, {numbers[:1].lower()}{numbers[1:]}."
     return f"{numbers[:1].upper()}{numbers[1:]}."
@@ -80,10 +84,34 @@ def headline(diff: Diff) -> str:
 def _growth_and_peak(diff: Diff, growth: str, peak: str) -> str:
     """Both in one sentence, what matters first."""
     if not growth:
-        return peak
+        gone = None if diff.workload else _main_gone(diff)
+        return peak if gone is None else f"Gone: {problem_words(gone)}; {peak}"
     if is_small_growth(diff):
         return f"{peak}; {growth[0].lower()}{growth[1:]} (too small to matter)"
     return f"{growth}; {peak}"
+
+
+def _main_gone(diff: Diff) -> Finding | None:
+    """The problem that is gone, where it is much of what the peak fell by; None where the peak rose."""
+    change = diff.peak_change
+    if change is not None and change.change_bytes > 0:
+        return None
+    fallen = 0 if change is None else abs(change.change_bytes)
+    for problem in diff.went:
+        if problem.bytes is not None and problem.bytes >= _MUCH_OF_PEAK * fallen:
+            return problem
+    return None
+
+
+def _fails_now(diff: Diff) -> str:
+    """That only the run after failed, and on a GPU of which size where that is another."""
+    old, new = diff.before.gpu_bytes, diff.after.gpu_bytes
+    if old is None or new is None or old == new:
+        return "Completed before, runs out of memory now"
+    return (
+        f"Completed on a GPU of {format_size(old)} before, runs out of memory on one of "
+        f"{format_size(new)} now"
+    )
 
 
 def _fails_in_both(failure: OomVerdict, growth: str) -> str:
@@ -129,7 +157,9 @@ def numbers_of_both(diff: Diff) -> str:
             " run before"
         )
     if _growth_words(diff) and not is_small_growth(diff):
-        old, new = (format_size(size or 0) for size in (diff.growth_before, diff.growth_after))
+        growth = run_growth(diff)
+        assert growth is not None
+        old, new = format_size(growth.before_bytes), format_size(growth.after_bytes)
         phrases.append(f"a step leaves {old} behind before and {new} after")
     phrases.append(_peak_words(diff))
     return f"Going by the numbers only: {'; '.join(phrases)}."
@@ -169,18 +199,35 @@ def _completes(diff: Diff) -> str:
     return f"Failed before, completes now{room}."
 
 
-def _growth_words(diff: Diff) -> str:
-    old, new = diff.growth_before, diff.growth_after
-    if old is None or new is None or abs(new - old) <= GROWTH_SHARE * max(old, new):
+def _growth_words(diff: Diff, *, is_placed: bool = False) -> str:
+    """What became of the growth, in one sentence; "" where nothing did.
+
+    Args:
+        is_placed: whether to name the line.
+    """
+    growth = run_growth(diff)
+    if growth is None:
         return ""
-    if not new:
-        steps = diff.after.explanation.steps.count
-        far = "" if steps > ENOUGH_STEPS else f", as far as {counted(steps, 'step')} show"
-        return f"Growth gone{far}: {format_size(old)} per step before, 0 after."
-    if not old:
-        return f"Grows now: 0 per step before, {format_size(new)} after."
-    less = "less" if new < old else "more"
-    return f"Grows {less}: {format_size(old)} per step before, {format_size(new)} after."
+    old, new = _a_step(growth.before_bytes), _a_step(growth.after_bytes)
+    place = growth.leak.place if is_placed and growth.leak is not None else None
+    where = f" at {place}" if place is not None else ""
+    if growth.after_bytes < growth.before_bytes:
+        claim = f"Growth gone{_how_far(diff, growth)}" if growth.is_gone else "Grows less"
+        return f"{claim}: {old} per step before{where}, {new} after."
+    claim = "Grows more" if growth.before_bytes else "Grows now"
+    maybe = "" if growth.is_certain else ", maybe a leak"
+    return f"{claim}{maybe}: {old} per step before, {new} after{where}."
+
+
+def _a_step(size_bytes: int) -> str:
+    return format_size(size_bytes) if size_bytes else "0"
+
+
+def _how_far(diff: Diff, growth: RunGrowth) -> str:
+    """As far as how many steps show; "" where they are enough."""
+    steps = diff.after.explanation.steps.count
+    is_enough = growth.after_bytes or steps > ENOUGH_STEPS
+    return "" if is_enough else f", as far as {counted(steps, 'step')} show"
 
 
 def _peak_words(diff: Diff) -> str:
@@ -217,7 +264,7 @@ def _failure(diff: Diff) -> Iterator[Finding]:
         )
     elif new is not None and old is None:
         fix = _fix_of_failure(diff)
-        title = f"Completed before, runs out of memory now: {_how_it_fails(new)}"
+        title = f"{_fails_now(diff)}: {_how_it_fails(new)}"
         yield Finding(
             id="fails_now",
             verdict=Verdict.PROVEN,
@@ -239,29 +286,28 @@ def _fix_of_failure(diff: Diff) -> str:
 
 
 def _growth(diff: Diff) -> Iterator[Finding]:
-    words, old, new = _growth_words(diff), diff.growth_before, diff.growth_after
-    if not words or old is None or new is None:
+    growth = run_growth(diff)
+    if growth is None:
         return
-    side = diff.after if new > old else diff.before
-    leak = next(iter(side.leaks), None)
+    leak, is_more = growth.leak, growth.after_bytes > growth.before_bytes
     steps_before = counted(diff.before.explanation.steps.count, "step")
     steps_after = diff.after.explanation.steps.count
-    is_shown = new != 0 or steps_after > ENOUGH_STEPS
+    is_shown = growth.after_bytes != 0 or steps_after > ENOUGH_STEPS
     yield Finding(
-        id=_slug_of_growth(old, new),
+        id=_slug_of_growth(growth),
         verdict=leak.verdict if leak is not None and is_shown else Verdict.LIKELY,
-        title=words.rstrip("."),
-        bytes=abs(new - old),
+        title=_growth_words(diff).rstrip("."),
+        bytes=abs(growth.after_bytes - growth.before_bytes),
         place=None if leak is None else leak.place,
         evidence=(f"{steps_before} recorded before, {steps_after:,} after",),
-        fix=leak.advice if leak is not None and new > old else None,
+        fix=leak.advice if leak is not None and is_more else None,
     )
 
 
-def _slug_of_growth(old: int, new: int) -> str:
-    if not new:
+def _slug_of_growth(growth: RunGrowth) -> str:
+    if growth.is_gone:
         return "growth_gone"
-    return "growth_less" if new < old else "growth_more"
+    return "growth_less" if growth.after_bytes < growth.before_bytes else "growth_more"
 
 
 def _peak(diff: Diff) -> Iterator[Finding]:

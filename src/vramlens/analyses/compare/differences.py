@@ -7,38 +7,35 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from vramlens.analyses.compare.compared_run import HISTORY_SHARE, Run
 from vramlens.analyses.compare.diff_answer import SettingDifference
 from vramlens.analyses.compare.file_alignment import file_name
 from vramlens.analyses.compare.profile_differences import profile_differences
+from vramlens.analyses.compare.scale import scale_differences
 from vramlens.analyses.compare.work_sizes import work_sizes
+from vramlens.analyses.finding import Place
 from vramlens.units import counted, format_size
 
-if TYPE_CHECKING:
-    from vramlens.analyses.compare.diff_answer import LineChange
-
-_NEARLY = 0.02
-_MOST_OF = 0.8
-_FEWEST_LINES = 2
 _DEFAULTS: Mapping[str, Any] = {"PYTORCH_CUDA_ALLOC_CONF": "", "PYTORCH_ALLOC_CONF": ""}
 # What the allocator's settings say of the recording and not of the run.
 _NO_SETTINGS = {"last_allocator_settings"}
 
 
 def differences(
-    before: Run, after: Run, changed: Sequence[LineChange], files: Mapping[str, str]
+    before: Run, after: Run, places: Mapping[Place, Place], files: Mapping[str, str]
 ) -> tuple[SettingDifference, ...]:
     """Everything else that is different, what explains most first.
 
     Args:
+        places: by line in the run before, its place in the run after.
         files: those that have another name in the run after, by their name before.
     """
     profiled = profile_differences(before.view.trace, after.view.trace)
     return (
         *profiled,
-        *_scale(before, after, changed),
+        *scale_differences(before, after, places),
         *_stated(before, after),
         *_elsewhere(files),
     )
@@ -60,6 +57,9 @@ def _stated(before: Run, after: Run) -> Iterator[SettingDifference]:
     yield from SettingDifference.between("torch", "PyTorch", old.torch, new.torch)
     yield from SettingDifference.between("gpu", "the GPU", old.device, new.device)
     yield from SettingDifference.between(
+        "gpu_memory", "the GPU's memory", _size(before.gpu_bytes), _size(after.gpu_bytes)
+    )
+    yield from SettingDifference.between(
         "process_limit", "process limit", _process_limit(before), _process_limit(after)
     )
     yield from _settings(old.settings, new.settings)
@@ -77,16 +77,33 @@ def _stated(before: Run, after: Run) -> Iterator[SettingDifference]:
             yield SettingDifference(
                 "marks", None, None, "only one of the recordings contains module names"
             )
-    steps = before.explanation.steps.count, after.explanation.steps.count
-    if steps[0] != steps[1]:
-        words = f"{counted(steps[0], 'step')} recorded before, {steps[1]:,} after"
-        yield SettingDifference("steps", str(steps[0]), str(steps[1]), words)
+    yield from _steps(before, after)
     for name, run in (("before", before), ("after", after)):
         if run.explanation.recording.missing:
             first = run.explanation.recording.missing[0]
             yield SettingDifference(
                 "missing", None, None, f"the recording {name} is incomplete: {first}"
             )
+
+
+def _steps(before: Run, after: Run) -> Iterator[SettingDifference]:
+    old, new = before.explanation.steps.count, after.explanation.steps.count
+    if old == new:
+        return
+    words = f"{counted(old, 'step')} recorded before, {new:,} after"
+    if not new:
+        words = f"{counted(old, 'step')} recorded before; {_without_steps('later', after)}"
+    elif not old:
+        words = f"{_without_steps('earlier', before)}; {counted(new, 'step')} recorded after"
+    yield SettingDifference("steps", str(old), str(new), words)
+
+
+def _without_steps(name: str, run: Run) -> str:
+    """Why a run's recording tells no steps apart."""
+    meta = run.explanation.recording.meta
+    if run.failure is not None and meta is not None and meta.step == 0:
+        return f"the {name} run failed before its first step ended"
+    return f"no steps can be told apart in the {name} run"
 
 
 def _process_limit(run: Run) -> str | None:
@@ -111,7 +128,25 @@ def _command_difference(
     for difference in SettingDifference.between(
         "command", "the command", _command(before), _command(after)
     ):
-        yield replace(difference, is_of_work=is_of_work)
+        old, new = _differing(before, after), _differing(after, before)
+        words = f"the command: {old} before, {new} after" if old and new else difference.words
+        yield replace(difference, words=words, is_of_work=is_of_work)
+
+
+def _differing(words: tuple[str, ...], counterpart: tuple[str, ...]) -> str:
+    """The words of a command between those that it begins and ends with as another does; after the
+    option that they belong to.
+    """
+    shorter = min(len(words), len(counterpart))
+    first = next((i for i in range(shorter) if words[i] != counterpart[i]), shorter)
+    last = next((i for i in range(shorter - first) if words[-1 - i] != counterpart[-1 - i]), 0)
+    if first and words[first - 1].startswith("-"):
+        first -= 1
+    return shlex.join(words[first : len(words) - last])
+
+
+def _size(size_bytes: int | None) -> str | None:
+    return None if size_bytes is None else format_size(size_bytes)
 
 
 def _text(value: int | None) -> str | None:
@@ -137,81 +172,6 @@ def _settings(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[S
 def _setting_text(value: Any) -> str:
     """A setting's value; an environment variable that says nothing is not set."""
     return "unset" if value == "" else str(value)
-
-
-def _factor(
-    before: Run, changed: Sequence[LineChange], categories: tuple[str, ...]
-) -> float | None:
-    """What most of the bytes of these categories were multiplied by; None where there is no such
-    factor.
-    """
-    changes = _changes_of(changed, categories)
-    if len(changes) < _FEWEST_LINES:
-        return None
-    ratios = sorted((new / old, old) for old, new in changes)
-    middle = ratios[len(ratios) // 2][0]
-    alike_bytes = sum(old for ratio, old in ratios if abs(ratio / middle - 1) <= _NEARLY)
-    total_bytes = _unchanged_bytes(before, changed, categories) + sum(old for old, _ in changes)
-    is_factor = alike_bytes >= _MOST_OF * total_bytes and abs(middle - 1) > _NEARLY
-    return middle if is_factor else None
-
-
-def _changes_of(
-    changed: Sequence[LineChange], categories: tuple[str, ...]
-) -> list[tuple[int, int]]:
-    """Bytes before and after, of the lines of these categories that both runs have."""
-    return [
-        (line.before_bytes, line.after_bytes)
-        for line in changed
-        if line.category in categories and line.before_bytes and line.after_bytes
-    ]
-
-
-def _unchanged_bytes(
-    before: Run, changed: Sequence[LineChange], categories: tuple[str, ...]
-) -> int:
-    changed_places = {line.was or line.place for line in changed}
-    return sum(
-        line.bytes
-        for line in before.lines.values()
-        if line.category in categories and line.place not in changed_places
-    )
-
-
-def _is_due_to_failure(before: Run, after: Run, factor: float) -> bool:
-    """Whether one run has less only because its failure cut it short."""
-    return (before.failure is not None and factor > 1) or (after.failure is not None and factor < 1)
-
-
-def _scale(before: Run, after: Run, changed: Sequence[LineChange]) -> Iterator[SettingDifference]:
-    """One factor in all activations, or in all parameters too: another batch or input size, or
-    a different dtype.
-    """
-
-    activations = _factor(before, changed, ("activations",))
-    if activations is not None and _is_due_to_failure(before, after, activations):
-        return
-    weights = _factor(before, changed, ("parameters", "gradients", "optimizer_state"))
-    if activations is not None and (weights is None or abs(weights / activations - 1) > _NEARLY):
-        words = (
-            f"nearly all activations are {activations:.3g}x as large: likely a different batch "
-            "or input size"
-        )
-        may_be_dtype = round(activations, 2) in (0.5, 2.0)
-        if may_be_dtype:
-            words += ", or a different dtype"
-        yield SettingDifference(
-            "scale", None, f"{activations:.4g}", words, is_of_work=not may_be_dtype
-        )
-    elif weights is not None:
-        parts = "parameters and activations" if activations is not None else "parameters"
-        why = (
-            "a different dtype"
-            if round(weights, 2) in (0.25, 0.5, 2.0, 4.0)
-            else "a different model size"
-        )
-        words = f"nearly all {parts} are {weights:.3g} times as large: likely {why}"
-        yield SettingDifference("scale", None, f"{weights:.4g}", words)
 
 
 def workload_words(before: Run, after: Run, others: Sequence[SettingDifference]) -> tuple[str, ...]:

@@ -49,7 +49,7 @@ def diff_runs(befores: Sequence[Run], afters: Sequence[Run]) -> Diff:
     elsewhere = [line for line in lines if not line.change_bytes and line.most_change_bytes]
     shown, other = before.explanation, after.explanation
     headroom, exact = _headroom(before, after)
-    setting_differences = differences(before, after, changed, alignment.files)
+    setting_differences = differences(before, after, alignment.after, alignment.files)
     problems = FindingChanges((), ())
     growth: tuple[GrowthChange, ...] = ()
     work: tuple[str, ...] = ()

@@ -127,12 +127,11 @@ def heap_at(view: Attribution, event: int) -> Heap:
     frame, inferred = view.phases.frame[rows], view.phases.inferred[rows]
     category = view.categories.category[rows]
     strings = view.trace.stacks.strings
-    step = int(view.steps.of(np.array([event]))[0]) if len(view.steps) and event >= 0 else None
     by_line = _lines(view, rows, sizes)
     return Heap(
         device=view.device.device,
         event=event,
-        step=step,
+        step=view.step_of_run(event),
         requested_bytes=int(sizes.sum()),
         by_line=by_line,
         by_category=_categories(category, view.categories.certainty[rows], sizes),

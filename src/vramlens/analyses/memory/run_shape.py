@@ -50,12 +50,12 @@ def step_peaks(view: Attribution) -> StepPeaks:
 
 def shape_of(view: Attribution, peaks: StepPeaks) -> str | None:
     """One sentence: which step reaches the peak, in which phase and at which line, and where it
-    falls again.
+    falls again; None without steps of the run.
     """
     event = view.device.requested.peak_event
-    if not len(view.steps) or event < 0:
+    step = view.step_of_run(event)
+    if step is None:
         return None
-    step = int(view.steps.of(np.array([event]))[0])
     rows = np.flatnonzero(view.device.allocations.born == event)
     if not len(rows):
         return None

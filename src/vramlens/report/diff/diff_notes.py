@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from vramlens.analyses.compare.diff_findings import line_words, signed_size
 from vramlens.report.wording import visible
-from vramlens.units import counted
+from vramlens.units import counted, format_size
 
 if TYPE_CHECKING:
     from vramlens.analyses.compare.diff_answer import Diff
@@ -76,11 +76,17 @@ def _steps(diff: Diff) -> Iterator[str]:
         words = ", ".join(f"step {step} {signed_size(change)}" for step, change in changed.items())
         yield f"Only the peaks of these steps changed: {words}."
     else:
-        changed_by = " to ".join(dict.fromkeys((signed_size(min(sizes)), signed_size(max(sizes)))))
-        yield (
-            f"The peaks of {len(changed):,} of {counted(len(changes), 'step')} changed,"
-            f" by {changed_by}."
-        )
+        yield _range_of(sizes, f"{len(changed):,} of {counted(len(changes), 'step')}")
+
+
+def _range_of(sizes: set[int], steps: str) -> str:
+    """By how much the peaks of some steps changed."""
+    if min(sizes) < 0 < max(sizes):
+        return f"The peaks of {steps} changed, by {signed_size(min(sizes))} to {signed_size(max(sizes))}."
+    change = "higher" if max(sizes) > 0 else "lower"
+    ends = sorted(map(abs, sizes))
+    by = " to ".join(dict.fromkeys((format_size(ends[0]), format_size(ends[-1]))))
+    return f"The peaks of {steps} are {change}, by {by}."
 
 
 def _changes_by_step(diff: Diff) -> dict[int, int]:

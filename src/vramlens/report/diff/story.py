@@ -16,6 +16,7 @@ from vramlens.analyses.compare.diff_findings import (
     signed_size,
     told_apart,
 )
+from vramlens.analyses.compare.growth_changes import run_growth
 from vramlens.analyses.leaks.growth import ENOUGH_STEPS
 from vramlens.ground.place import base_name
 from vramlens.report.diff.diff_notes import notes_of
@@ -209,7 +210,12 @@ def _figures(diff: Diff) -> Iterator[tuple[str, ...]]:
     for name, counter in diff.counters.items():
         if name != "active":
             yield _counter(name, counter)
-    if diff.growth_before or diff.growth_after:
+    growth = run_growth(diff)
+    if growth is not None and not growth.is_certain:
+        change = signed_size(growth.after_bytes - growth.before_bytes)
+        before, after = _growth_words(growth.before_bytes), _growth_words(growth.after_bytes)
+        yield "growth/step", before, after, change, "not certain to be a leak"
+    elif diff.growth_before or diff.growth_after:
         before, after = _growth_words(diff.growth_before), _growth_words(diff.growth_after)
         yield "growth/step", before, after, _growth_change(diff), ""
 

@@ -238,7 +238,9 @@ def _steps_words(device: DeviceLeaks) -> str:
     steps = counted(device.steps, "step")
     if device.source is not None:
         steps += f", {steps_found_by(device.source)}"
-    if device.inside_one_call or not device.judged_steps:
+    if device.inside_one_call:
+        return f"{counted(device.steps, 'repetition')}, found by requests that repeat."
+    if not device.judged_steps:
         return f"{steps}."
     moment = "before the last"
     if device.failed_step is not None:

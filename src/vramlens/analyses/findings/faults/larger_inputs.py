@@ -47,7 +47,7 @@ def larger_inputs(scene: Scene) -> Iterator[Finding]:
 def _finding(scene: Scene, growth: PassGrowth, rows: NDArray[np.int64], size_bytes: int) -> Finding:
     is_clear = growth.requests >= _FEWEST_REQUESTS and not growth.had_one_size
     step = scene.view.steps.of(np.array([growth.earlier_start]))[0]
-    in_step = f" (step {step})" if len(scene.view.steps) else ""
+    in_step = f" (step {step})" if scene.view.has_run_steps else ""
     return Finding(
         id="larger_inputs",
         verdict=Verdict.LIKELY if is_clear else Verdict.POSSIBLE,
