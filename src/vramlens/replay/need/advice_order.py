@@ -39,6 +39,7 @@ _SLIGHT = 0.001
 def order_of_advice(
     oom: OomVerdict,
     findings: Sequence[Finding],
+    sizes: NDArray[np.int64],
     *,
     leaking: bool,
     only_program_keeps: bool,
@@ -47,6 +48,7 @@ def order_of_advice(
     """What comes first: what makes the run live, then what may.
 
     Args:
+        sizes: the bytes of each allocation.
         leaking: whether memory surely grows with each step.
         only_program_keeps: whether no backward pass comes that frees what repetitions keep.
         missing_bytes: by how much the step needs more than there is; 0 where nothing tells.
@@ -54,7 +56,7 @@ def order_of_advice(
     short_bytes = oom.short_by_bytes or oom.requested_bytes or 0
     in_code = _enough_in_code(findings, short_bytes, max(short_bytes, missing_bytes))
     if leaking:
-        keepers = _keepers_of_leak(findings)
+        keepers = _keepers_of_leak(findings, sizes)
         after_leak = [name for name in in_code if name not in keepers]
         in_code = [*(name for name in in_code if name in keepers), "leak", *after_leak]
     elif only_program_keeps and _fills_memory(oom, findings):
@@ -66,20 +68,21 @@ def order_of_advice(
     return tuple(name for name in order if name != "settings_may_help")
 
 
-def _keepers_of_leak(findings: Sequence[Finding]) -> set[str]:
+def _keepers_of_leak(findings: Sequence[Finding], sizes: NDArray[np.int64]) -> set[str]:
     """The findings that say who keeps most of what each step leaves."""
     leaks = [finding for finding in findings if finding.id == "leak" and finding.extent is not None]
     largest = max(leaks, key=lambda leak: leak.bytes or 0, default=None)
     if largest is None or largest.extent is None:
         return set()
     leaked_rows = largest.extent.rows
+    leaked_bytes = _MOSTLY * int(sizes[leaked_rows].sum())
     return {
         finding.id
         for finding in findings
         if finding.id != "leak"
         and _is_sure(finding, _GROWING)
         and finding.extent is not None
-        and len(np.intersect1d(finding.extent.rows, leaked_rows)) >= _MOSTLY * len(leaked_rows)
+        and sizes[np.intersect1d(finding.extent.rows, leaked_rows)].sum() >= leaked_bytes
     }
 
 

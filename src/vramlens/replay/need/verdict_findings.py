@@ -100,6 +100,7 @@ def with_judgement(
     order = order_of_advice(
         verdict,
         findings,
+        view.device.allocations.requested_bytes,
         leaking=leaking,
         only_program_keeps=_is_kept_by_program(view, explanation.leaks),
         missing_bytes=missing,

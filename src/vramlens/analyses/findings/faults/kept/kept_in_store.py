@@ -32,7 +32,8 @@ _ENTRY = re.compile(r"^(?P<store>[^\[]+)\[(?P<key>[^\[\]]*)\]")
 """``model.ap.target[3]``, ``Buffer.rows['a'].x``: one entry of a list or dict that somebody holds."""
 _NOBODYS = ("list", "tuple", "deque")
 """Containers that nobody is known to hold: one of them is not another, but by the line of its entries."""
-_OF_CHECKPOINTS = "_CheckpointFrame."
+_OF_CHECKPOINTS = ("_CheckpointFrame.", "WeakKeyDictionary")
+_CHECKPOINT = re.compile(r"[/\\]torch[/\\]utils[/\\]checkpoint\.py$")
 """PyTorch's own: what a checkpoint has computed again for the backward pass that runs."""
 _OTHERS_TELL = re.compile(r"\.__(?:kw)?defaults__$|\._\w*_hooks$")
 """The default arguments of functions (``default_argument``), and hooks (``left_hooks``)."""
@@ -241,11 +242,15 @@ def _stores(scene: Scene) -> Iterator[_Store]:
     by_store: defaultdict[tuple[str, int], list[int]] = defaultdict(list)
     by_line: defaultdict[tuple[int, str], list[int]] = defaultdict(list)
     names = scene.view.names
-    for row in scene.program_rows.tolist():
+    rows = scene.program_rows
+    in_checkpoint = scene.trace.stacks.within(_CHECKPOINT, scene.device.allocations.stack[rows])
+    for row, is_in_checkpoint in zip(rows.tolist(), in_checkpoint.tolist(), strict=True):
         entry = _ENTRY.match(names.name(row))
-        if entry is not None and entry["store"] in _NOBODYS:
+        if entry is None or (is_in_checkpoint and entry["store"].startswith(_OF_CHECKPOINTS)):
+            continue
+        if entry["store"] in _NOBODYS:
             by_line[int(scene.view.phases.frame[row]), entry["store"]].append(row)
-        elif entry is not None and not _is_told_elsewhere(entry["store"]):
+        elif not _OTHERS_TELL.search(entry["store"]):
             # One nameless dict is not another, but by the line of its entries.
             line = (
                 int(scene.view.phases.frame[row]) if entry["store"] in _NOBODYS_DICTS else _NO_LINE
@@ -260,10 +265,6 @@ def _stores(scene: Scene) -> Iterator[_Store]:
     for owner, owner_rows in by_owner.items():
         yield _store(scene, owner, owner_rows)
     yield from _lists_by_line(scene, by_line)
-
-
-def _is_told_elsewhere(store: str) -> bool:
-    return store.startswith(_OF_CHECKPOINTS) or bool(_OTHERS_TELL.search(store))
 
 
 def _lists_by_line(scene: Scene, by_line: dict[tuple[int, str], list[int]]) -> Iterator[_Store]:
