@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from vramlens.errors import UsageError
+from vramlens.ground.conf_text import installed_variable
 from vramlens.recovery.losses.chunked_loss import in_chunks
 from vramlens.recovery.losses.part_losses import BY_SAMPLES, Weights
 from vramlens.recovery.training.recompute import checkpoint_module, offloaded, units_of
@@ -229,7 +230,7 @@ STRATEGIES = {
         ),
         Strategy(
             name="expandable",
-            edit="PYTORCH_ALLOC_CONF=expandable_segments:True",
+            edit=f"{installed_variable()}=expandable_segments:True",
             difficulty=1,
             best_for="fragmentation",
             set_up=_expandable,
