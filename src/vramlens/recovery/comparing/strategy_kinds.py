@@ -135,11 +135,21 @@ def _channels_last(model: Any) -> Any:
 def _autocast(dtype: str) -> Callable[[TrainingSetup], None]:
     def prepare(training: TrainingSetup) -> None:
         kind = training.device.type
+        if _is_autocast(kind, getattr(torch, dtype)):
+            raise NotHere(f"autocast in {dtype} is already in use")
         training.around_forward.append(lambda: torch.autocast(kind, getattr(torch, dtype)))
         if dtype == "float16":
             training.scaler = torch.amp.GradScaler(kind)
 
     return prepare
+
+
+def _is_autocast(kind: str, dtype: Any) -> bool:
+    """Whether the present code runs in autocast to this type."""
+    dtype_of = getattr(torch, "get_autocast_dtype", None)  # in newer versions
+    if dtype_of is None:
+        return False
+    return bool(torch.is_autocast_enabled(kind)) and dtype_of(kind) is dtype
 
 
 def _offload(training: TrainingSetup) -> None:
