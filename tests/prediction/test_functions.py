@@ -161,15 +161,22 @@ def test_the_largest_batch_of_a_card_is_found_without_it() -> None:
         vramlens.find_batch_size(
             net, batch_of, loss_of, device="predicted", limit=limit, start=4096
         )
-        for limit in ("l4", "a100-40")
+        for limit in ("l4", "a100-40", "12GiB")
     ]
     assert 1.5 < answers[1].size / answers[0].size < 2
     assert "NVIDIA L4" in answers[0].limited_by
     text = str(answers[0])
     assert f"{answers[0].reserved_bytes / 2**30:.2f} GiB reserved (" in text
-    assert f"  a batch of {answers[0].size:,} fits a card of l4 (21.96 GiB): 0.2 to 0.6 GiB" in text
+    assert "  0.2 to 0.6 GiB of a card of l4 (21.96 GiB) also go to the CUDA context" in text
     assert "model and optimizer" not in text
     assert "measured" not in text
+    for answer in answers:  # what is recommended is sure to fit, and the range begins with it
+        assert answer.is_sure
+        assert answer.low == answer.size < (answer.high or 0)
+        lines = str(answer).splitlines()
+        assert lines[0].startswith(f"The largest batch that is sure to fit is {answer.size:,}: ")
+        assert f"between {answer.size:,} and {answer.high:,};" in lines[1]
+        assert lines[-1] == f"next: batch_size={answer.size}"
 
 
 def test_a_script_without_the_functions_is_refused_in_one_line(tmp_path: Path) -> None:

@@ -85,7 +85,34 @@ def test_what_a_card_gives_the_cuda_context_is_said_once(sizes: list[int], line:
 
 def test_cards_that_were_asked_for_come_in_any_order() -> None:
     cards = (CardFit(80 * GIB, True), CardFit(8 * GIB, False), CardFit(24 * GIB, True))
-    assert card_lines(cards) == ["fits: 24.00 GiB and more", "does not fit: 8.00 GiB"]
+    assert card_lines(cards) == ["fits: 24.00 GiB, 80.00 GiB", "does not fit: 8.00 GiB"]
+
+
+def test_each_card_that_was_asked_for_is_named() -> None:
+    l4 = CARDS["l4"].total_bytes
+    cards = (*(CardFit(size * GIB, size > 12) for size in (8, 12, 24)), CardFit(l4, True))
+    assert card_lines(cards) == [
+        "fits: l4 (21.96 GiB), 24.00 GiB",
+        "does not fit: 8.00 GiB, 12.00 GiB",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("fits", "retries", "line"),
+    [
+        (True, 0, "2.00 GiB fits at 2.00 GiB, too: on a full card PyTorch frees cached blocks"),
+        (True, 3, ""),  # the line on the retries says it
+        (None, 0, ""),
+        (False, 0, ""),
+    ],
+)
+def test_a_card_below_the_upper_end_of_the_range_fits_as_the_cache_comes_free(
+    fits: bool | None, retries: int, line: str
+) -> None:
+    cards = (CardFit(2 * GIB, fits, retries=retries), CardFit(8 * GIB, True))
+    text = str(replace(prediction_of(cards), outside_bytes=CARDS["h200"].outside_bytes))
+    lines = [line.strip() for line in text.splitlines() if "on a full card" in line]
+    assert lines == ([line] if line else [])
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import re
+import subprocess
+import sys
 from functools import cache
 from typing import Any
 
@@ -17,6 +20,17 @@ from vramlens.replay import Tuning, tune_trace
 from vramlens.report.replay.json import tuning_to_json
 from vramlens.units import format_size
 
+FULL_CARD = """import torch
+
+layers = torch.nn.Sequential(*(torch.nn.Linear(1024, 1024) for _ in range(8))).cuda()
+batch = torch.randn(50_000, 1024, device="cuda")
+words = torch.randn(16_000, 1024, device="cuda")
+logits = torch.nn.functional.linear(layers(batch), words)
+torch.nn.functional.cross_entropy(
+    logits, torch.zeros(50_000, dtype=torch.int64, device="cuda")
+).backward()
+"""
+"""What is alive and the logits are more than 4 GiB; they alone are not."""
 FOLDER = DATA / "failures"
 TRUTH: dict[str, Any] = json.loads((FOLDER / "truth.json").read_text())
 NAMES = sorted(path.stem for path in FOLDER.glob("*.vram"))
@@ -123,3 +137,63 @@ def test_no_setting_or_limit_helps_a_leak() -> None:
 def test_of_another_limit_only_the_failed_request_is_known() -> None:
     text = story(tune_trace(load(FOLDER / "gpt.cap90.vram"), cap_bytes=1_990_000_000))
     assert not text.startswith("Use ")
+
+
+@pytest.fixture(scope="module")
+def full_card(tmp_path_factory: pytest.TempPathFactory) -> Tuning:
+    """The tuning of a predicted run on a card that is too small, whatever the settings."""
+    pytest.importorskip("torch")
+    folder = tmp_path_factory.mktemp("full")
+    (folder / "train.py").write_text(FULL_CARD)
+    options = ["--cards", "4GiB", "-o", str(folder / "run.vram"), str(folder / "train.py")]
+    subprocess.run(
+        [sys.executable, "-m", "vramlens", "predict", *options],
+        capture_output=True,
+        check=True,
+        timeout=300,
+    )
+    return tune_trace(load(folder / "run.oom.vram"))
+
+
+def test_where_no_allocator_can_serve_the_need_every_setting_fails(full_card: Tuning) -> None:
+    assert full_card.no_setting_can_help
+    assert all(row.fails for row in full_card.tried)
+    text = story(full_card)
+    assert text.startswith("No setting helps under the limit of the recorded run: the run fails")
+    assert "unknown" not in text
+
+
+def test_what_a_full_card_could_reserve_has_the_same_figure_throughout(full_card: Tuning) -> None:
+    text = story(full_card)
+    exceeds = re.search(r"That exceeds ([0-9.]+ GiB), so no setting can help", text)
+    can_have = re.search(r"this process can have ([0-9.]+ GiB):", text)
+    assert exceeds is not None
+    assert can_have is not None
+    assert exceeds[1] == can_have[1]
+
+
+def test_what_may_fit_a_full_card_is_not_ruled_out() -> None:
+    """More was free than was met: the need lies above what was reserved, not above what could be."""
+    tuning = tune_trace(load(DATA / "captured/oom_really_full.vram"))
+    limit = tuning.recorded.limit
+    assert limit.bytes is not None
+    assert limit.bytes < tuning.floor_bytes
+    assert not tuning.no_setting_can_help
+    assert "so no setting can help" not in story(tuning)
+
+
+def test_what_may_not_get_past_the_request_fails_in_its_step() -> None:
+    tuning = tuned("accumulate.cap80")
+    undecided = [row for row in tuning.tried if row.row.oom is None and not row.row.past_failure]
+    assert undecided
+    assert all(row.fails for row in undecided)
+    text = story(tuning)
+    assert "unknown" not in text
+    assert "step fails: at the failed request, or at a later one of the step" in text
+
+
+@pytest.mark.parametrize("name", ["accumulate.cap80", "curriculum_len.cap50"])
+def test_a_range_has_no_change_beside_it(name: str) -> None:
+    text = story(tuned(name))
+    assert re.search(r"[0-9] to [0-9.]+ [KMG]iB", text)
+    assert not re.search(r"[0-9] to [0-9.]+ [KMG]iB (?:none|[-+][0-9])", text)

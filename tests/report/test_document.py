@@ -87,7 +87,8 @@ def test_names_cannot_become_markup() -> None:
     assert "<script>" not in markdown_of(document)
 
 
-def test_a_name_is_broken_beside_its_figures_after_a_comma() -> None:
+def test_a_name_is_never_broken_after_a_comma_of_its_own() -> None:
+    """A setting is there to be copied: where it has no room, all names stand above."""
     columns = (Column("peak"), Column("setting", is_right=False))
     names = ("x" * 40 + "," + "z" * 20, "y")
     table = Document(
@@ -95,10 +96,12 @@ def test_a_name_is_broken_beside_its_figures_after_a_comma() -> None:
     )
     assert lines(table) == ["   peak  setting", "  1 GiB  " + names[0], "  2 GiB  y"]
     assert lines(table, layout=Layout(60)) == [
-        "   peak  setting",
-        "  1 GiB  " + "x" * 40 + ",",
-        "         " + "z" * 20,
-        "  2 GiB  y",
+        "  setting",
+        "     peak",
+        "  " + names[0],
+        "    1 GiB",
+        "  y",
+        "    2 GiB",
     ]
 
 

@@ -101,3 +101,19 @@ def test_a_path_in_brackets_that_has_to_be_cut_keeps_both():
     path = "(/a/very/long/folder/with/a_name_that_is_longer_than_the_whole_line.py:176 in update)."
     lines = Layout(60).wrap(path)
     assert lines == ["(…name_that_is_longer_than_the_whole_line.py:176 in update)."]
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        "PYTORCH_ALLOC_CONF=expandable_segments:True,roundup_power2_divisions:8",
+        "'PYTORCH_ALLOC_CONF=roundup_power2_divisions:[256:1,512:2,1024:4,>:8]',",
+        "torch.cuda.set_per_process_memory_fraction(0.8125)",
+        "--a-very-long-option-of-some-command=and_its_long_setting",
+        "/a/path/of/many/folders/that/no/line/has/room/for/recording.vram",
+    ],
+)
+def test_a_word_to_copy_is_never_broken(word: str) -> None:
+    lines = Layout(40).wrap(f"run with {word} to reserve less", first="     Do: ")
+    assert any(word in line for line in lines)
+    assert all(cell_len(line) <= 40 for line in lines if word not in line)

@@ -13,12 +13,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from vramlens.ground.conf_text import VARIABLES, conf_options, is_power_of_two
-
-NEW_NAME = (2, 9)
-"""The first version of PyTorch that reads PYTORCH_ALLOC_CONF; which one comes first was settled
-in the next.
-"""
+from vramlens.ground.conf_text import NEW_NAME, VARIABLES, conf_options, is_power_of_two
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Sequence
+
+from vramlens.ground.wrapped_lines import lines_of_words
 
 WIDTH = 78
 """What argparse keeps to on a terminal of 80 columns."""
@@ -49,7 +50,7 @@ def verb_epilog(note: str | None, examples: Sequence[tuple[str, str]]) -> str:
 
 def filled(text: str) -> str:
     """A text in lines that fit."""
-    return textwrap.fill(" ".join(text.split()), WIDTH)
+    return "\n".join(lines_of_words(" ".join(text.split()), WIDTH))
 
 
 def _examples(examples: Sequence[tuple[str, str]]) -> str:

@@ -11,6 +11,27 @@ from typing import Any
 
 VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 """The environment's variables that hold it, in the order in which PyTorch looks."""
+NEW_NAME = (2, 9)
+"""The first version of PyTorch that reads PYTORCH_ALLOC_CONF; which one comes first was settled
+in the next.
+"""
+
+
+def variable_of(version: str | None) -> str:
+    """The variable to set for a version of PyTorch: its present name where that is surely read."""
+    numbers = re.match(r"(\d{1,4})\.(\d{1,4})", version or "")
+    is_new = numbers is not None and (int(numbers[1]), int(numbers[2])) >= NEW_NAME
+    return "PYTORCH_ALLOC_CONF" if is_new else "PYTORCH_CUDA_ALLOC_CONF"
+
+
+def installed_variable() -> str:
+    """The variable to set for the PyTorch that is installed, by its metadata: nothing is imported."""
+    import importlib.metadata
+
+    try:
+        return variable_of(importlib.metadata.version("torch"))
+    except importlib.metadata.PackageNotFoundError:
+        return variable_of(None)
 
 
 def conf_tokens(conf: str) -> list[str]:

@@ -17,15 +17,23 @@ def wrapped_lines(text: str, width: int = WIDTH) -> list[str]:
     """
     words = text.lstrip()
     indent = text[: len(text) - len(words)]
-    lines = textwrap.wrap(
-        words,
+    return lines_of_words(words, width, indent, indent + "  ") or [""]
+
+
+def lines_of_words(text: str, width: int, first: str = "", further: str = "") -> list[str]:
+    """The lines of a text, whose words all stay whole: they may be there to copy.
+
+    Args:
+        first, further: what the first line and the others begin with.
+    """
+    return textwrap.wrap(
+        text,
         width,
-        initial_indent=indent,
-        subsequent_indent=indent + "  ",
+        initial_indent=first,
+        subsequent_indent=further,
         break_long_words=False,
         break_on_hyphens=False,
     )
-    return lines or [""]
 
 
 def answer_width(stream: TextIO) -> int:

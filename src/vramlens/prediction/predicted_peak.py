@@ -187,6 +187,7 @@ class Prediction:
         lines += _own_limit_lines(self.own_limit)
         lines += _card_lines(self.cards)
         lines += _outside_lines(self.cards, self.outside_bytes)
+        lines += _full_card_lines(self)
         for unknown in self.not_modelled:
             size = "" if unknown.bytes is None else f" (up to {format_size(unknown.bytes)})"
             label = "" if unknown.is_assumption else "not included: "
@@ -226,20 +227,28 @@ def _own_limit_lines(limit: CardFit | None) -> Iterator[str]:
 
 
 def _card_lines(cards: tuple[CardFit, ...]) -> Iterator[str]:
-    """On which cards it fits: a larger card than one that it fits on needs no mention."""
+    """On which cards it fits: each that was asked for; of the usual ones a larger card than one that
+    it fits on needs no mention.
+    """
+    are_usual = {card.total_bytes for card in cards} == set(USUAL_CARDS)
     sizes = {
         fits: sorted(card.total_bytes for card in cards if card.fits is fits)
         for fits in (True, None, False)
     }
     if sizes[True]:
-        more = " and more" if len(sizes[True]) > 1 else ""
-        yield f"  fits: {card_label(sizes[True][0])}{more}"
+        yield f"  fits: {_named_cards(sizes[True], 'more' if are_usual else '')}"
         yield from _retry_lines(cards)
     if sizes[None]:
         yield f"  may fit: {', '.join(map(card_label, sizes[None]))}"
     if sizes[False]:
-        less = " and less" if len(sizes[False]) > 1 else ""
-        yield f"  does not fit: {card_label(sizes[False][-1])}{less}"
+        yield f"  does not fit: {_named_cards(sizes[False][::-1], 'less' if are_usual else '')}"
+
+
+def _named_cards(sizes: Sequence[int], beyond: str) -> str:
+    """The cards of these sizes; the first alone, where a word stands for those beyond it."""
+    if beyond and len(sizes) > 1:
+        return f"{card_label(sizes[0])} and {beyond}"
+    return ", ".join(map(card_label, sorted(sizes)))
 
 
 def outside_words(outside_bytes: tuple[int, int]) -> str:
@@ -254,6 +263,25 @@ def _outside_lines(cards: tuple[CardFit, ...], outside_bytes: tuple[int, int]) -
         which = "of it" if len(cards) == 1 else "of each card"
         yield (
             f"    {outside_words(outside_bytes)} {which} also go to the CUDA context and libraries"
+        )
+
+
+def _full_card_lines(prediction: Prediction) -> Iterator[str]:
+    """Why a card fits that is smaller than the range's upper end and what is beside it, where no
+    retry has told that already.
+    """
+    high = prediction.high_bytes
+    sizes = sorted(
+        card.total_bytes
+        for card in prediction.cards
+        if card.fits and not card.retries
+        if high + prediction.outside_bytes[1] > card.total_bytes
+    )
+    if sizes:
+        fit = "fits" if len(sizes) == 1 else "fit"
+        yield (
+            f"    {_named_cards(sizes, '')} {fit} at {format_size(high)}, too: on a full card PyTorch"
+            " frees cached blocks"
         )
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from vramlens.analyses.attribution.attribution import Attribution
     from vramlens.analyses.explanation import Explanation
     from vramlens.analyses.failure.need import LimitAdvice, SettingVerdict
-    from vramlens.replay.proof import Proven
+    from vramlens.replay.proof import Proven, ReserveLimit
     from vramlens.replay.settings import Settings
     from vramlens.trace import Trace
 
@@ -34,19 +34,20 @@ class FailedStep:
             with any setting.
         limit: what to allow the process, as explain advises; None where it says nothing of that.
         leaked_per_step: what each step leaves behind, where that is why it failed; None elsewhere.
+        capacity_bytes: the most that the process could reserve; None where nothing bounds it.
     """
 
     judged: dict[Settings, SettingVerdict]
     needs_too_much: bool = False
     limit: LimitAdvice | None = None
     leaked_per_step: int | None = None
+    capacity_bytes: int | None = None
 
     def finishes(self, settings: Settings) -> bool | None:
         """Whether the step finishes with a setting; None where that cannot be told."""
         verdict = self.judged.get(settings)
-        if verdict is not None:
-            return verdict.lives
-        return False if self.needs_too_much else None
+        lives = None if verdict is None else verdict.lives
+        return False if lives is None and self.needs_too_much else lives
 
     def peak_bytes(self, settings: Settings) -> int | None:
         """What the whole step reserves with a setting; None unless it finishes with it."""
@@ -95,14 +96,26 @@ def failed_step_of(trace: Trace, proven: Proven, recorded_cap_bytes: int | None)
     explanation = with_replay(explanation, trace, view=view)
     if explanation.oom is None:
         return FailedStep({})
-    need, capacity = explanation.oom.need, proven.recorded.limit.bytes
+    need, limit = explanation.oom.need, explanation.oom.limit
     floor = need.floor_bytes if need is not None else None
+    capacity = _capacity_bytes(proven.recorded.limit, limit)
     return FailedStep(
         judged={question(proven, row.conf).settings: row for row in explanation.oom.settings},
         needs_too_much=floor is not None and capacity is not None and floor > capacity,
-        limit=explanation.oom.limit,
+        limit=limit,
+        capacity_bytes=capacity,
         leaked_per_step=_leaked_per_step(explanation, view),
     )
+
+
+def _capacity_bytes(limit: ReserveLimit, advice: LimitAdvice | None) -> int | None:
+    """The most that the process could reserve; None where nothing bounds it.
+
+    Of a full device explain may know more than what was refused there.
+    """
+    if limit.of_device and advice is not None and advice.most_bytes is not None:
+        return advice.most_bytes
+    return limit.most_bytes
 
 
 def _leaked_per_step(explanation: Explanation, view: Attribution) -> int | None:

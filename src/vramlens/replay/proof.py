@@ -55,6 +55,11 @@ class ReserveLimit:
     source: str = "none"
 
     @property
+    def most_bytes(self) -> int | None:
+        """The most that it may be; None where there is none."""
+        return self.bytes if self.below_bytes is None else self.below_bytes - 1
+
+    @property
     def native(self) -> dict[str, int]:
         """The limit as a field of vl_replay_settings."""
         return {} if self.bytes is None else self.at(self.bytes)

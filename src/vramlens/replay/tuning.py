@@ -126,6 +126,11 @@ class Tuned:
     step_peak_bytes: int | None = None
 
     @property
+    def fails(self) -> bool:
+        """Whether the run surely fails: at some request, or in the rest of the failed step."""
+        return self.row.oom is True or (self.row.oom is None and self.step_finishes is False)
+
+    @property
     def smallest_card(self) -> int | None:
         """The smallest card that the run surely fits on; None where it fits on none of them."""
         return next((card.size_bytes for card in self.cards if card.fits), None)
@@ -165,6 +170,7 @@ class Tuning(PrintedAnswer):
             elsewhere.
         step_limit: what to allow the process for the failed step, as ``vramlens explain`` advises;
             None where unknown.
+        capacity_bytes: the most that the process could have reserved; None where nothing bounds it.
         decisions: what made-up numbers decide, where the recording was predicted.
     """
 
@@ -183,6 +189,7 @@ class Tuning(PrintedAnswer):
     floor_bytes: int
     leaked_per_step: int | None = None
     step_limit: LimitAdvice | None = None
+    capacity_bytes: int | None = None
     decisions: DecisionsMeta | None = None
 
     @property
@@ -211,8 +218,9 @@ class Tuning(PrintedAnswer):
     @property
     def no_setting_can_help(self) -> bool:
         """Whether more is alive at once than may be reserved, whatever the settings."""
-        cap_bytes = self.baseline.cap_bytes
-        return cap_bytes is not None and self.floor_bytes > cap_bytes
+        capacity = self.capacity_bytes
+        is_above = capacity is not None and self.floor_bytes > capacity
+        return is_above and all(tuned.fails for tuned in self.tried)
 
 
 def tune_trace(
@@ -299,6 +307,7 @@ def tune_trace(
         floor_bytes=floor,
         leaked_per_step=failed_step.leaked_per_step,
         step_limit=failed_step.limit,
+        capacity_bytes=failed_step.capacity_bytes or recorded_question.limit.most_bytes,
         decisions=decisions,
     )
 
@@ -439,11 +448,15 @@ def simple_first(rows: Sequence[WhatIf]) -> list[WhatIf]:
 
 
 def _rank(setting: Tuned) -> tuple[int, int, int, int]:
-    """Lives before cannot tell before dies; then the least reserved at worst, the fewest
+    """Lives before cannot tell before fails; then the least reserved at worst, the fewest
     retries, the shortest text.
     """
     row = setting.row
-    life = 1 if row.past_failure else {False: 0, None: 2, True: 3}[row.oom]
+    life = 2
+    if setting.fails and not row.past_failure:
+        life = 3
+    elif row.past_failure or row.oom is False:
+        life = 1 if row.past_failure else 0
     return life, row.high_bytes, row.retries, len(row.settings.conf)
 
 

@@ -18,6 +18,12 @@ _UNIT = re.compile(
 )
 _FUNCTION = re.compile(r"(?<=[0-9]) in (?=\S)")
 _PATH = re.compile(r"^(?!\w+://).*[/\\][^/\\]+:[0-9]+")
+_TO_COPY = re.compile(
+    r"[(\"'`]*(?=\S*[=:/\\_.-])(?!\S*::)[\w=:/\\.,+>()\[\]~@%-]+[)\"'`;]*[.,:;]?", re.ASCII
+)
+"""A setting, a command's option, a path or a name: a part of it is no use, so it stays as long as it
+is.
+"""
 _GLUE = "\N{NO-BREAK SPACE}"
 _LEAST_OF_FUNCTION = 9
 """Cells: ``in main…``; less of a function's name tells nothing."""
@@ -54,7 +60,8 @@ class Layout:
             if gap and cell_len(line) + 1 + cell_len(word) > width:
                 lines.append(line)
                 line, gap = indent, ""
-            if not gap and cell_len(line) + cell_len(word) > width:  # longer than a line by itself
+            is_too_long = not gap and cell_len(line) + cell_len(word) > width
+            if is_too_long and not _TO_COPY.fullmatch(word):
                 *full, word = self._chopped(word, width - cell_len(line), room)
                 for part in full:
                     lines.append(line + part)

@@ -4,7 +4,6 @@ length.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 
 from rich.cells import cell_len
@@ -96,33 +95,17 @@ def _named(table: Table, rows: Sequence[tuple[str, ...]], layout: Layout) -> Ite
     chosen = [at for at in range(len(table.columns)) if at not in alike]
     columns = _figures(table, rows, chosen, layout)
     room = layout.width - _width(columns)
-    names = [_broken_name(name, room) for name in _last_words(table, rows)]
-    is_beside = max(cell_len(part) for name in names for part in name) <= room
+    names = _last_words(table, rows)
+    is_beside = max(map(cell_len, names)) <= room
     for index, (name, *figures) in enumerate(zip(names, *columns, strict=True)):
         start = table.margin + _BETWEEN.join(figures)
         style = "" if index else table.header_style
-        lines = _beside(start, name) if is_beside else ["  " + "".join(name), f"  {start}"]
+        lines = [f"{start}{_BETWEEN}{name}"] if is_beside else [f"  {name}", f"  {start}"]
         yield from (Text(line.rstrip(), style=style) for line in lines)
     if alike:
         shared = ", ".join(f"{table.columns[at].name} {rows[0][at]}" for at in alike)
         lines = layout.wrap(f"in every row: {shared}", first="  ")
         yield from (Text(line, style="dim") for line in lines)
-
-
-def _beside(start: str, name: Sequence[str]) -> list[str]:
-    """The figures with the parts of a name, each below the first."""
-    blank = " " * cell_len(start)
-    return [f"{blank if index else start}{_BETWEEN}{part}" for index, part in enumerate(name)]
-
-
-def _broken_name(name: str, room: int) -> list[str]:
-    """A name in parts that fit, broken after its commas."""
-    parts = [""]
-    for piece in re.split(r"(?<=,)", name):
-        if parts[-1] and cell_len(parts[-1] + piece) > room:
-            parts.append("")
-        parts[-1] += piece
-    return parts
 
 
 def _columns_to_leave_out(

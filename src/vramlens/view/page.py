@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 from vramlens import __version__
 from vramlens.analyses.attribution.attribution import Attribution, attribute
-from vramlens.analyses.failure.oom import settings_variable
 from vramlens.analyses.recording_explanation import choose_device
 from vramlens.api import explain_recording
 from vramlens.foreign_text import html_text, visible
+from vramlens.ground.conf_text import recorded_conf
 from vramlens.units import format_size
 from vramlens.view.columns import Columns
 from vramlens.view.comparison import (
@@ -256,7 +256,7 @@ def _settings(trace: Trace) -> str | None:
     """
     if not trace.settings:
         return None
-    return one_line(str(trace.settings.get(settings_variable(trace)) or ""))
+    return one_line(recorded_conf(trace.settings))
 
 
 def _name(source: str) -> str:

@@ -35,7 +35,7 @@ def test_a_small_screen_keeps_two_ways_and_how_sure_they_are(name: str) -> None:
 
 
 def test_an_estimate_that_stands_alone_is_no_promise() -> None:
-    assert "1. Likely: run with PYTORCH_CUDA_ALLOC_CONF=" in _on_small_screen("lstm.cap97")
+    assert "1. Likely: run with PYTORCH_ALLOC_CONF=" in _on_small_screen("lstm.cap97")
 
 
 def _on_small_screen(name: str) -> str:

@@ -149,6 +149,14 @@ def test_what_a_screen_cuts_is_shown_by_the_command_that_it_names():
     assert "more (explain --top 10 shows them)" in words(screen_of(failed()))
 
 
+def test_where_no_recording_was_written_no_command_shows_what_is_cut():
+    explanation = failed()
+    unwritten = replace(explanation.recording, source="")
+    text = words(screen_of(replace(explanation, recording=unwritten)))
+    assert "more" in text
+    assert "--top" not in text
+
+
 def test_a_failure_keeps_what_matters_most():
     text = words(screen_of(failed()))
     for wanted in (

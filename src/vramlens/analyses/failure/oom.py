@@ -28,6 +28,7 @@ from vramlens.analyses.memory.fragmentation import Holes, holes_at
 from vramlens.analyses.memory.heap import Heap
 from vramlens.analyses.memory.run_shape import StepPeaks
 from vramlens.ground.allocator_sizes import LARGE_SEGMENT, SMALL_REQUEST, segment_size
+from vramlens.ground.conf_text import VARIABLES, recorded_conf, variable_of
 from vramlens.read.oom.oom_text import OomMessage
 from vramlens.trace import DeviceTrace, OutOfMemory, Trace
 from vramlens.units import MIB
@@ -120,24 +121,17 @@ def memory_fraction(size_bytes: int, total_bytes: int) -> str:
 
 
 def settings_variable(trace: Trace) -> str:
-    """The environment variable for allocator settings, under the name that the recorded PyTorch
-    knows.
+    """The environment variable for allocator settings: the one that the run had set, which would
+    overrule another; else by the name that the recorded PyTorch gives it.
     """
-    return (
-        "PYTORCH_ALLOC_CONF"
-        if "PYTORCH_ALLOC_CONF" in trace.settings
-        else "PYTORCH_CUDA_ALLOC_CONF"
-    )
+    environment = {} if trace.meta is None else trace.meta.environment
+    names = (name for name in VARIABLES if name in environment)
+    return next(names, None) or variable_of(trace.torch_version)
 
 
 def _large_segment(view: Attribution) -> int:
-    for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"):
-        setting = re.search(
-            r"large_segment_size_mb:(\d{1,6})\b", str(view.trace.settings.get(name, ""))
-        )
-        if setting:
-            return int(setting[1]) * MIB
-    return LARGE_SEGMENT
+    setting = re.search(r"large_segment_size_mb:(\d{1,6})\b", recorded_conf(view.trace.settings))
+    return int(setting[1]) * MIB if setting else LARGE_SEGMENT
 
 
 def _usable(

@@ -94,7 +94,11 @@ def machine_lines(
     for device in now.devices:
         for note in device.notes:
             lines += textwrap.wrap(
-                f"GPU {device.name}: {note}", width, initial_indent="  ", subsequent_indent="    "
+                f"GPU {device.name}: {note}",
+                width,
+                initial_indent="  ",
+                subsequent_indent="    ",
+                break_on_hyphens=False,
             )
     rows = [process_cells(process, device, history) for process, device in now.rows()]
     if rows:

@@ -138,7 +138,7 @@ FIXES = {
     "nccl": "use fewer process groups on this rank, or lower NCCL_BUFFSIZE and NCCL_MAX_NCHANNELS",
     "allocator": "set expandable_segments:True on all ranks, and compare vramlens tune of this"
     " rank's recording",
-    "allocator_settings": "give all ranks the same PYTORCH_CUDA_ALLOC_CONF",
+    "allocator_settings": "give all ranks the same allocator settings",
     "other_process": "stop the other process on this GPU, or keep it away with "
     "CUDA_VISIBLE_DEVICES",
     "overlap": "free these tensors before the next ones are created, as the other ranks do "

@@ -36,7 +36,9 @@ class BatchSize:
         reserved_bytes: what PyTorch reserves at ``size``; 0 where that is unknown.
         is_predicted: nothing was measured: then ``fullest_phase`` is empty, and
             ``per_sample_bytes`` and ``persistent_bytes`` are 0, for they are unknown.
-        on_card: whether ``size`` fits a card of the limit's size, in words; empty where measured.
+        is_sure: whether ``size`` fits a card of the limit's size by all that a prediction leaves open.
+        on_card: what else such a card has to hold, and whether ``size`` fits where that is not sure,
+            in words; empty where measured.
     """
 
     size: int
@@ -56,6 +58,7 @@ class BatchSize:
     full_speed: int = 0
     reserved_bytes: int = 0
     is_predicted: bool = False
+    is_sure: bool = False
     on_card: str = ""
 
     @property
@@ -98,8 +101,9 @@ class BatchSize:
                 f"Not even a single sample fits: the limit is {limit}{used}.\n"
                 "next: vramlens.plan(model, make_batch, loss_fn, budget=...)"
             )
+        which = "The largest batch that is sure to fit" if self.is_sure else "The largest batch"
         lines = [
-            f"The largest batch is {self.size:,}: predicted {self._peak()} of {limit}.",
+            f"{which} is {self.size:,}: predicted {self._peak()} of {limit}.",
             f"  the true maximum {self._range()}; {'predicted' if self.is_predicted else 'measured'}"
             f" up to {100 * self.verified_share:.0f}% of the limit in"
             f" {counted(len(self.probes), 'probe')}{self._how()}",

@@ -139,7 +139,8 @@ def _predicted(
         model=model, make_batch=make_batch, loss_fn=loss_fn, optimizer=optimizer, card=card
     )
     scaled = sizes.requests_by_size(limit_bytes, start)
-    low, size, high = largest_predicted(scaled, limit_bytes)
+    sure = sizes.surely_fitting(scaled, card_bytes)
+    low, size, high = (sure[0], *sure) if sure else largest_predicted(scaled, limit_bytes)
     size = min(size, largest or size)
     served = scaled.served(size, limit_bytes)
     return BatchSize(
@@ -160,6 +161,7 @@ def _predicted(
         full_speed=size,
         reserved_bytes=served.reserved_bytes,
         is_predicted=True,
+        is_sure=sure is not None,
         on_card=sizes.on_card(scaled, size, card_bytes) if size else "",
     )
 

@@ -83,17 +83,25 @@ class PredictedSizes:
             "the sizes one by one"
         )
 
-    def on_card(self, scaled: ScaledRequests, size: int, total_bytes: int) -> str:
-        """Whether a batch fits a card of so many bytes, by the rules of ``predict --cards``."""
+    def surely_fitting(self, scaled: ScaledRequests, total_bytes: int) -> tuple[int, int] | None:
+        """The largest batch that surely fits a card of so many bytes, and the largest that may, by the
+        rules of ``predict --cards``; None where none of the sizes surely does.
+        """
         room = self._margins.room_on(total_bytes)
-        outside = f"{outside_words(self._card.outside_bytes)} of it also go to the CUDA context and"
-        batch, words = f"a batch of {size:,}", f"a card of {card_label(total_bytes)}"
-        if scaled.served(size, room.least_bytes).fits:
-            return f"{batch} fits {words}: {outside} libraries"
-        may = scaled.served(size, min(room.most_bytes, room.free_bytes)).fits
         sure = scaled.largest(room.least_bytes)
-        smaller = f"; {sure:,} is sure to fit" if scaled.served(sure, room.least_bytes).fits else ""
-        return f"{batch} {'may' if may else 'does not'} fit {words}: {outside} libraries{smaller}"
+        if not scaled.served(sure, room.least_bytes).fits:
+            return None
+        return sure, max(sure, scaled.largest(min(room.most_bytes, room.free_bytes)))
+
+    def on_card(self, scaled: ScaledRequests, size: int, total_bytes: int) -> str:
+        """What a card of so many bytes has for a batch, and whether it fits where that is not sure."""
+        room, card = self._margins.room_on(total_bytes), f"a card of {card_label(total_bytes)}"
+        outside = outside_words(self._card.outside_bytes)
+        words = f"{outside} of {card} also go to the CUDA context and libraries"
+        if scaled.served(size, room.least_bytes).fits:
+            return words
+        may = scaled.served(size, min(room.most_bytes, room.free_bytes)).fits
+        return f"a batch of {size:,} {'may' if may else 'does not'} fit: {words}"
 
     def _probe(self, size: int) -> StepRequests:
         model, make_batch, loss_fn, optimizer = self._program

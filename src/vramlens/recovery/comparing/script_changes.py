@@ -130,7 +130,9 @@ class ScriptChanges:
         @functools.wraps(plain)
         def begin(optimizer: Any, params: Any, defaults: dict[str, Any]) -> None:
             for name, options in chosen.items():
-                if all(option in defaults for option in options):
+                if defaults.items() >= options.items():
+                    self._reasons[name] = "the optimizer already has it"
+                elif all(option in defaults for option in options):
                     defaults = {**defaults, **options}
                     self._uses.add(name)
                 else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -50,7 +51,13 @@ def script_strategies(
         device=PREDICTED,
         repeats=1,
         steps=steps,
+        script=_as_typed(path, arguments),
     )
+
+
+def _as_typed(path: str, arguments: Sequence[str]) -> str:
+    """A script and its arguments as a shell takes them."""
+    return shlex.join([path, *(["--", *arguments] if arguments else [])])
 
 
 def _chosen(names: Sequence[str] | None) -> list[str]:

@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from vramlens.errors import UsageError
+from vramlens.ground.conf_text import installed_variable
 from vramlens.recovery.losses.chunked_loss import in_chunks
 from vramlens.recovery.losses.part_losses import BY_SAMPLES, Weights
 from vramlens.recovery.training.recompute import checkpoint_module, offloaded, units_of
@@ -134,11 +135,21 @@ def _channels_last(model: Any) -> Any:
 def _autocast(dtype: str) -> Callable[[TrainingSetup], None]:
     def prepare(training: TrainingSetup) -> None:
         kind = training.device.type
+        if _is_autocast(kind, getattr(torch, dtype)):
+            raise NotHere(f"autocast in {dtype} is already in use")
         training.around_forward.append(lambda: torch.autocast(kind, getattr(torch, dtype)))
         if dtype == "float16":
             training.scaler = torch.amp.GradScaler(kind)
 
     return prepare
+
+
+def _is_autocast(kind: str, dtype: Any) -> bool:
+    """Whether the present code runs in autocast to this type."""
+    dtype_of = getattr(torch, "get_autocast_dtype", None)  # in newer versions
+    if dtype_of is None:
+        return False
+    return bool(torch.is_autocast_enabled(kind)) and dtype_of(kind) is dtype
 
 
 def _offload(training: TrainingSetup) -> None:
@@ -229,7 +240,7 @@ STRATEGIES = {
         ),
         Strategy(
             name="expandable",
-            edit="PYTORCH_ALLOC_CONF=expandable_segments:True",
+            edit=f"{installed_variable()}=expandable_segments:True",
             difficulty=1,
             best_for="fragmentation",
             set_up=_expandable,

@@ -28,6 +28,9 @@ _ON_CPU = (
 _IS_PREDICTED = "no GPU was used: bytes are predicted (vramlens.predict) and there are no times"
 PREDICTED = "predicted"
 """The device of a table that no GPU was used for."""
+_MOST_TOGETHER = 3
+_OF_ACTIVATIONS = ("checkpoint", "checkpoint_half", "offload")
+"""Of these only one at a time: what is offloaded cannot be checked by what recomputes it."""
 _RERUN = "run this on the GPU where the model trains before you choose"
 
 
@@ -39,6 +42,7 @@ class StrategyTable:
     Attributes:
         budget_bytes: what was to be kept within, or None.
         batch: samples in a batch, None where a script ran as it is; ``device``: where it ran.
+        script: that script and its arguments, as a shell takes them.
     """
 
     rows: tuple[StrategyRow, ...]
@@ -47,6 +51,7 @@ class StrategyTable:
     device: str
     repeats: int
     steps: int
+    script: str = ""
 
     def __getitem__(self, name: str) -> StrategyRow:
         for row in self.rows:
@@ -152,11 +157,31 @@ class StrategyTable:
             lines += wrapped_lines(f"  {self._caution()}")
         if is_any_done:
             lines += [*self._grid(), *self._edits()]
+        lines += self._without_effect()
         for (outcome, why), names in self._not_done().items():
             lines += wrapped_lines(f"    {', '.join(names)}: {outcome}: {why}")
         if is_any_done:
             lines += wrapped_lines(f"  {self._legend()}")
-        return "\n".join([*lines, *wrapped_lines(self._next())])
+        next_step, *command = self._next().splitlines()  # a command to paste stays one line
+        return "\n".join([*lines, *wrapped_lines(next_step), *command])
+
+    def _without_effect(self) -> list[str]:
+        """Those that ask for the same as the default, and why that may be."""
+        if self.device != PREDICTED:
+            return []
+        rows = [row for row in self.rows if row.outcome == "done" and self._is_as_default(row)]
+        if not rows:
+            return []
+        names = ", ".join(row.name for row in rows)
+        verb = "needs" if len(rows) == 1 else "need"
+        return wrapped_lines(
+            f"    {names}: {verb} the same as the default: already in use, or without effect at the peak"
+        )
+
+    def _is_as_default(self, row: StrategyRow) -> bool:
+        """Whether a row reads as that of the default, to the last digit."""
+        default = self["default"]
+        return row is not default and self._cells(row)[1:3] == self._cells(default)[1:3]
 
     def _not_done(self) -> dict[tuple[str, str], list[str]]:
         """The strategies that did not run to their end, by how and why."""
@@ -176,7 +201,7 @@ class StrategyTable:
 
     def _grid(self) -> list[str]:
         """The lines of those that ran, with a heading, in columns."""
-        order = _peak if self.device == PREDICTED else _time
+        order = _reserved if self.device == PREDICTED else _time
         done = sorted((row for row in self.rows if row.outcome == "done"), key=order)
         columns = list(zip(*[_HEADING, *map(self._cells, done)], strict=True))
         padded = [_padded(column) for column in _telling(columns)]
@@ -200,7 +225,7 @@ class StrategyTable:
             _UNKNOWN if row.step_ms is None else f"{row.step_ms:.1f} ms",
             _drift(row.loss_drift),
             _drift(row.gradient_drift),
-            "+" * row.difficulty,
+            "" if row.name == "default" else "+" * row.difficulty,
         )
 
     def _mark(self, row: StrategyRow) -> str:
@@ -234,13 +259,46 @@ class StrategyTable:
         best = self.best
         if self._has_only_failures:
             return "Next: make the default work, then compare again"
+        if best is None:
+            return self._next_where_nothing_fits()
         if self.has_no_times:
             return f"Next: {_RERUN}"
-        if best is None:
-            return "Next: a smaller batch, or vramlens.plan()"
         if best.name == "default":
             return "Next: nothing to change; the default fits, and nothing is clearly faster"
         return f"Next: {best.edit}"
+
+    def _next_where_nothing_fits(self) -> str:
+        """What could fit: those that save most, together; else a smaller batch."""
+        if not self.script:
+            return "Next: a smaller batch, or vramlens.plan()"
+        together = self._untried_together()
+        if not together:
+            return "Next: a smaller batch, or smaller inputs"
+        size = format_size(self.budget_bytes).replace(" ", "") if self.budget_bytes else ""
+        options = f"{f' --budget {size}' if size else ''} --names {together}"
+        return (
+            "Next: a smaller batch, or those that save most, together:\n"
+            f"  vramlens strategies{options} {self.script}"
+        )
+
+    def _untried_together(self) -> str:
+        """The names of the few that save most, joined; "" where fewer than two save, or that ran."""
+        default_bytes = _reserved(self["default"])
+        smaller = sorted(
+            (
+                row
+                for row in self.rows
+                if row.outcome == "done" and "+" not in row.name and _reserved(row) < default_bytes
+            ),
+            key=_reserved,
+        )
+        by_kind: dict[str, str] = {}
+        for row in smaller:
+            kind = "activations" if row.name in _OF_ACTIVATIONS else row.name
+            by_kind.setdefault(kind, row.name)
+        names = list(by_kind.values())[:_MOST_TOGETHER]
+        tried = {frozenset(row.name.split("+")) for row in self.rows}
+        return "+".join(names) if len(names) > 1 and frozenset(names) not in tried else ""
 
     def _headline(self) -> str:
         best, default = self.best, self["default"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from vramlens.analyses.finding import Finding
+from vramlens.ground.conf_text import installed_variable
 from vramlens.ground.verdict import Verdict
 from vramlens.units import counted, format_size
 
@@ -149,7 +150,7 @@ class GuardReport:
             "free, but not in one block",
             bytes=events[-1].bytes,
             evidence=(events[-1].text,),
-            fix="PYTORCH_ALLOC_CONF=expandable_segments:True",
+            fix=f"{installed_variable()}=expandable_segments:True",
         )
 
     def __str__(self) -> str:

@@ -109,7 +109,7 @@ def explanation_document(
     failed = has_failed(explanation)
     opening, steps = sentences(explanation), steps_sentence(explanation)
     tone = Tone.BAD if failed else Tone.PLAIN
-    gap = Blank(cuts=cuts_of("gaps"))
+    gap, all_by = Blank(cuts=cuts_of("gaps")), _all_by(explanation, _ALL_BY)
     parts: list[Part] = [
         Heading(headline(explanation), tone=tone),
         _opening(explanation) if failed else Sentences(opening, is_paragraph=True),
@@ -125,11 +125,11 @@ def explanation_document(
         gap,
         *_findings(explanation, gap),
         gap,
-        *_listed("Grows with every step", growth_sentences(explanation), "growth"),
+        *_listed("Grows with every step", growth_sentences(explanation), "growth", all_by),
         gap,
         Sentences((steps,) if steps else (), cuts=cuts_of("steps")),
         gap,
-        *_listed("Not known", unknown_sentences(explanation), "unknown"),
+        *_listed("Not known", unknown_sentences(explanation), "unknown", all_by),
         gap,
         next_command(explanation),
     ]
@@ -179,7 +179,7 @@ def _holders(explanation: Explanation, by: str, top: int | None) -> Iterator[Par
             table_of(explanation.heap, by),
             title=holders_title(explanation),
             top=DEFAULT_TOP if top is None else top,
-            all_by="explain --top",
+            all_by=_all_by(explanation, "explain --top"),
             cuts=cuts_of("holders"),
         )
 
@@ -208,20 +208,26 @@ def _findings(explanation: Explanation, gap: Blank) -> Iterator[Part]:
     """
     claims, refuted, notes = sorted_findings(explanation.findings)
     refuted_below = refuted if has_failed(explanation) else ()
-    yield Claims(claims, _ALL_BY, refuted=refuted_below, cuts=cuts_of("claims"))
+    all_by = _all_by(explanation, _ALL_BY)
+    yield Claims(claims, all_by, refuted=refuted_below, cuts=cuts_of("claims"))
     if not refuted_below:
         yield gap
-        yield from _listed(NO_HELP, refuted, "")
+        yield from _listed(NO_HELP, refuted, "", all_by)
     yield gap
-    yield from _listed("Also", notes, "notes")
+    yield from _listed("Also", notes, "notes", all_by)
 
 
-def _listed(title: str, texts: tuple[str, ...], name: str) -> Iterator[Part]:
+def _all_by(explanation: Explanation, command: str) -> str:
+    """The command that shows all; "" where no recording was written that it could read."""
+    return command if explanation.recording.source else ""
+
+
+def _listed(title: str, texts: tuple[str, ...], name: str, all_by: str) -> Iterator[Part]:
     """Yields a titled list; ``name`` says what becomes of it where there is little room."""
     if texts:
         cuts = cuts_of(name)
         yield Heading(title, level=3, cuts=tuple(cut for cut in cuts if "shown" in cut.changes))
-        yield Items(texts, mark="  - ", hang=4, all_by=_ALL_BY, cuts=cuts)
+        yield Items(texts, mark="  - ", hang=4, all_by=all_by, cuts=cuts)
 
 
 def cuts_of(part_name: str) -> tuple[Cut, ...]:

@@ -31,6 +31,7 @@ _WORDS = ("outcome", "basis", "smallest card", "setting")
 _DULL = {"change": {""}, "retries": {"0"}, "failed": {"0"}, "outcome": {"completes", "completed"}}
 
 STEP_FINISHES, STEP_FAILS, GETS_PAST = "step finishes", "fails later", "gets past it"
+FAILS = "step fails"
 STEP_LEGEND = (
     (
         STEP_FINISHES,
@@ -43,6 +44,10 @@ STEP_LEGEND = (
     (
         GETS_PAST,
         "gets past it: the failed request fits; whether the rest of the step does is unknown",
+    ),
+    (
+        FAILS,
+        "step fails: at the failed request, or at a later one of the step",
     ),
     (
         "unknown",
@@ -233,11 +238,15 @@ def row_cells(row: WhatIf, recorded_bytes: int) -> list[str]:
 
 
 def _change_words(row: WhatIf, recorded_bytes: int) -> str:
-    """The change of the peak; nothing where the program died, since a lower peak saves nothing."""
+    """The change of the peak; nothing where that is a range, nor unless the program surely lives or
+    gets past its failure, since a lower peak saves nothing else.
+    """
     change = row.peak_reserved_bytes - recorded_bytes
+    if format_size(row.low_bytes) != format_size(row.high_bytes):
+        return ""
     if not change:
         return "none"
-    if row.oom and not row.past_failure:
+    if row.oom is not False and not row.past_failure:
         return ""
     return f"{'+' if change > 0 else ''}{format_size(change)}"
 

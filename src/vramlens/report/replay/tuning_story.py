@@ -25,6 +25,7 @@ from vramlens.report.document import (
 )
 from vramlens.report.replay.card_words import a_card, card_words, cards_headline, legend_of
 from vramlens.report.replay.story import (
+    FAILS,
     HEADER,
     STEP_LEGEND,
     aside,
@@ -148,7 +149,7 @@ def _no_help(tuning: Tuning) -> str:
         cap = format_size(base.cap_bytes or 0)
         return f"No setting helps: a single request for {format_size(too_large)} exceeds {cap}."
     under = under_limit(tuning.recorded, base)
-    if all(tuned.row.oom for tuned in tuning.tried):
+    if all(tuned.fails for tuned in tuning.tried):
         return f"No setting helps{under}: the run fails with all {count} settings tried."
     if base.oom is not False:
         return f"None of the {count} settings tried is certain to avoid this failure{under}."
@@ -168,7 +169,7 @@ def _floor_sentence(tuning: Tuning) -> str:
     if tuning.decisions is not None:
         words = f"If made-up numbers decide as predicted, a{words[1:]}"
     if tuning.no_setting_can_help:
-        limit = format_size(tuning.baseline.cap_bytes or 0)
+        limit = format_size(tuning.capacity_bytes or 0)
         words += f" That exceeds {limit}, so no setting can help."
     return words
 
@@ -263,7 +264,10 @@ def _row(tuning: Tuning, tuned: Tuned) -> list[str]:
     """A row's cells, with what is known of the step behind a failure that it gets past."""
     cells = row_cells(tuned.row, tuning.baseline.peak_reserved_bytes)
     finishes = tuned.step_finishes if tuned.row.past_failure else None
-    return [*step_cells(cells, finishes), _name(tuning, tuned)]
+    cells = step_cells(cells, finishes)
+    if finishes is None and tuned.fails and not tuned.row.oom:
+        cells[HEADER.index("outcome")] = FAILS
+    return [*cells, _name(tuning, tuned)]
 
 
 def _is_above_limit(row: WhatIf) -> bool:

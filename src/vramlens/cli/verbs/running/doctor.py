@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import shutil
 import sys
-import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -14,6 +13,7 @@ from vramlens.cli.arguments import add_forms
 from vramlens.cli.message import is_watched, say
 from vramlens.cli.output import as_json, write_stdout
 from vramlens.foreign_text import text_of
+from vramlens.ground.wrapped_lines import lines_of_words
 from vramlens.schema import SCHEMA
 
 if TYPE_CHECKING:
@@ -91,9 +91,13 @@ def _collectives(check: CollectivesCheck, width: int) -> list[str]:
         next_step = ["Next, run it on a node with two GPUs or more."]
         if check.world > 1:
             next_step = ["Next, find out what is wrong here:", "  vramlens doctor"]
-        return [*textwrap.wrap(f"NCCL could not be checked: {check.error}.", width), "", *next_step]
+        return [
+            *lines_of_words(f"NCCL could not be checked: {check.error}.", width),
+            "",
+            *next_step,
+        ]
     return [
-        *textwrap.wrap(_collectives_verdict(check), width),
+        *lines_of_words(_collectives_verdict(check), width),
         "",
         *_bandwidths(check),
         *_nccl_memory(check),
@@ -161,7 +165,7 @@ def _report(diagnosis: Diagnosis, width: int, height: int) -> list[str]:
     well = rows[len(bad) :]
     brief = [*worst, *(replace(check, do="") for check in bad[len(worst) :])]
     next_step = _next(diagnosis, width)
-    top = [*textwrap.wrap(diagnosis.verdict, width), ""]
+    top = [*lines_of_words(diagnosis.verdict, width), ""]
     lines: list[str] = []
     for rows_and_words in (
         _rows(rows, width),
@@ -182,25 +186,15 @@ def _rows(checks: Sequence[DoctorCheck], width: int) -> list[str]:
     for check in checks:
         head = f"{check.state:<7}  {check.name:<{name_width}}  "
         blank = " " * len(head)
-        lines += textwrap.wrap(
-            check.text, width, initial_indent=head, subsequent_indent=blank, break_on_hyphens=False
-        )
+        lines += lines_of_words(check.text, width, head, blank)
         if check.do:
-            lines += textwrap.wrap(
-                check.do,
-                width,
-                initial_indent=f"{blank}Do: ",
-                subsequent_indent=blank,
-                break_on_hyphens=False,
-            )
+            lines += lines_of_words(check.do, width, f"{blank}Do: ", blank)
     return lines
 
 
 def _paragraph(checks: Sequence[DoctorCheck], width: int) -> list[str]:
     text = " ".join(check.text for check in checks)
-    return textwrap.wrap(
-        text, width, initial_indent="ok       ", subsequent_indent=" " * 9, break_on_hyphens=False
-    )
+    return lines_of_words(text, width, "ok       ", " " * 9)
 
 
 def _named(checks: Sequence[DoctorCheck], width: int) -> list[str]:
@@ -211,9 +205,7 @@ def _named(checks: Sequence[DoctorCheck], width: int) -> list[str]:
         names = ", ".join(check.name for check in checks if check.state == state)
         text = f"{names} (all of it: --json)" if state == "ok" else names
         if names:
-            lines += textwrap.wrap(
-                text, width, initial_indent=f"{state:<7}  ", subsequent_indent=" " * 9
-            )
+            lines += lines_of_words(text, width, f"{state:<7}  ", " " * 9)
     return lines
 
 
@@ -223,7 +215,7 @@ def _next(diagnosis: Diagnosis, width: int) -> list[str]:
     if diagnosis.ready is None or any(check.state == "problem" for check in diagnosis.checks):
         return ["", "Next, do the first item under Do, then check again:", "  vramlens doctor"]
     text = "Next, explain a recording or a log from the machine that has the GPU:"
-    return ["", *textwrap.wrap(text, width), "  vramlens explain FILE"]
+    return ["", *lines_of_words(text, width), "  vramlens explain FILE"]
 
 
 def _switches(width: int) -> list[str]:
@@ -231,7 +223,7 @@ def _switches(width: int) -> list[str]:
 
     when = "Debug switches, cheap ones first. They are read when the program starts: set them before it."
     lines = [
-        *textwrap.wrap(when, width),
+        *lines_of_words(when, width),
         "* is what 'vramlens run --debug' sets where you have not.",
     ]
     for weight in ("cheap", "slow", "changes memory"):
@@ -251,9 +243,7 @@ def _switches(width: int) -> list[str]:
                 f"{switch.does[:1].upper()}{switch.does[1:]}. When: {switch.when}.",
                 f"Costs: {switch.cost}. Default: {switch.default}.",
             ):
-                lines += textwrap.wrap(
-                    text, width, initial_indent=" " * 6, subsequent_indent=" " * 6
-                )
+                lines += lines_of_words(text, width, " " * 6, " " * 6)
     return lines
 
 
