@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from support.made_failures import MadeRun, finding_of
@@ -277,6 +278,7 @@ def test_what_every_layer_repeats_is_first_whatever_the_step_needs(
     order = order_of_advice(
         answer.oom,
         answer.findings,
+        np.zeros(0, np.int64),
         leaking=False,
         only_program_keeps=False,
         missing_bytes=9000 << 20,

@@ -75,7 +75,10 @@ def _computed_again(scene: Scene) -> Iterator[Finding]:
     rows = rows[is_again & modules.marked[rows]]
     layers = _layers(modules.paths, modules.module[rows])
     size_bytes = int(allocations.requested_bytes[rows].sum())
-    if len(layers) < _FEWEST_LAYERS or size_bytes < _LEAST_SHARE * scene.wanted_bytes:
+    if size_bytes < _LEAST_SHARE * scene.wanted_bytes:
+        return
+    if len(layers) < _FEWEST_LAYERS:
+        yield from _of_loop(scene, rows)
         return
     saved_bytes = size_bytes - size_bytes // len(layers)
     is_segment = scene.trace.stacks.within(_OF_SEGMENT, allocations.stack[rows]).all()
@@ -92,6 +95,33 @@ def _computed_again(scene: Scene) -> Iterator[Finding]:
         ),
         fix="checkpoint each layer by itself: for block in blocks: x = checkpoint(block, x,"
         f" use_reentrant=False), so that one is computed again at a time (up to {format_size(saved_bytes)} less)",
+        extent=Extent(scene.advice_event, rows),
+    )
+
+
+def _of_loop(scene: Scene, rows: NDArray[np.int64]) -> Iterator[Finding]:
+    """A checkpoint around a loop, whose iterations run the same modules again and again.
+
+    Args:
+        rows: what it computed again.
+    """
+    allocations = scene.device.allocations
+    _, counts = np.unique(allocations.stack[rows], return_counts=True)
+    turns, size_bytes = int(counts.max()), int(allocations.requested_bytes[rows].sum())
+    if turns < _FEWEST_LAYERS:
+        return
+    saved_bytes = size_bytes - size_bytes // turns
+    yield Finding(
+        id="one_checkpoint",
+        verdict=Verdict.LIKELY,
+        title=f"{part_of_heap(size_bytes, scene.advice_heap)} were computed again for one checkpoint, which is"
+        f" around {turns} iterations of a loop or more",
+        bytes=saved_bytes,
+        place=scene.view.place_of_block(allocations.largest_of(rows)),
+        evidence=("its backward pass computes all iterations again before it frees any",),
+        fix="checkpoint each iteration by itself, inside of the loop: state = checkpoint(self.step, state,"
+        " use_reentrant=False), so that one is computed again at a time"
+        f" (up to {format_size(saved_bytes)} less)",
         extent=Extent(scene.advice_event, rows),
     )
 

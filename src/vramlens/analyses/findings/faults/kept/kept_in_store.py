@@ -33,7 +33,7 @@ _ENTRY = re.compile(r"^(?P<store>[^\[]+)\[(?P<key>[^\[\]]*)\]")
 _NOBODYS = ("list", "tuple", "deque")
 """Containers that nobody is known to hold: one of them is not another, but by the line of its entries."""
 _OF_CHECKPOINTS = ("_CheckpointFrame.", "WeakKeyDictionary")
-_CHECKPOINT = re.compile(r"[/\\]torch[/\\]utils[/\\]checkpoint\.py$")
+_CHECKPOINT = re.compile(r"[/\\]torch[/\\]utils[/\\]checkpoint\.py:")
 """PyTorch's own: what a checkpoint has computed again for the backward pass that runs."""
 _OTHERS_TELL = re.compile(r"\.__(?:kw)?defaults__$|\._\w*_hooks$")
 """The default arguments of functions (``default_argument``), and hooks (``left_hooks``)."""
