@@ -2,6 +2,7 @@
 
 broadcast_rows: all pairs of a column and a vector that were meant row by row.
 concatenated_copy: all gradients or parameters in one tensor.
+contraction_order: a product of the wrong two of three factors.
 converted_whole: the wide form of a tensor that is kept in a narrow type.
 costly_expression: a call that makes more than is often needed.
 dense_embedding_gradient: gradients as large as an embedding's table.
