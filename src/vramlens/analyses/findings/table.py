@@ -53,6 +53,7 @@ from vramlens.analyses.findings.faults.models.trained_base import trained_base
 from vramlens.analyses.findings.faults.models.undivided_copy import whole_copy
 from vramlens.analyses.findings.faults.optimizer_list import optimizer_list
 from vramlens.analyses.findings.faults.padded_columns import padded_columns
+from vramlens.analyses.findings.faults.repeated_masks import repeated_masks
 from vramlens.analyses.findings.faults.requests.broadcast_rows import broadcast_rows
 from vramlens.analyses.findings.faults.requests.concatenated_copy import concatenated_copy
 from vramlens.analyses.findings.faults.requests.contraction_order import contraction_order
@@ -220,6 +221,7 @@ FROM_RECORDING: tuple[FindingRow[Scene], ...] = (
     FindingRow(
         id="costly_expression", find=costly_expression, is_mended_in_code=True, saves_at_most=True
     ),
+    FindingRow(id="repeated_masks", find=repeated_masks, is_mended_in_code=True),
     FindingRow(id="attention_written_out", find=attention_written_out, is_mended_in_code=True),
     FindingRow(
         id="solver_steps",
