@@ -55,8 +55,10 @@ from vramlens.analyses.findings.faults.models.trained_base import trained_base
 from vramlens.analyses.findings.faults.models.undivided_copy import whole_copy
 from vramlens.analyses.findings.faults.optimizer_list import optimizer_list
 from vramlens.analyses.findings.faults.padded_columns import padded_columns
+from vramlens.analyses.findings.faults.repeated_masks import repeated_masks
 from vramlens.analyses.findings.faults.requests.broadcast_rows import broadcast_rows
 from vramlens.analyses.findings.faults.requests.concatenated_copy import concatenated_copy
+from vramlens.analyses.findings.faults.requests.contraction_order import contraction_order
 from vramlens.analyses.findings.faults.requests.converted_whole import converted_whole
 from vramlens.analyses.findings.faults.requests.costly_expression import costly_expression
 from vramlens.analyses.findings.faults.requests.dense_embedding_gradient import (
@@ -87,10 +89,10 @@ from vramlens.analyses.findings.usage import activations, optimizer_state
 from vramlens.analyses.scene import Scene
 
 FROM_RECORDING: tuple[FindingRow[Scene], ...] = (
-    FindingRow(id="fragmented_request", find=fragmented_request, importance=5, at_any_size=True),
-    FindingRow(id="process_limit", find=process_limit, importance=7, at_any_size=True),
+    FindingRow(id="fragmented_request", find=fragmented_request, importance=6, at_any_size=True),
+    FindingRow(id="process_limit", find=process_limit, importance=8, at_any_size=True),
     FindingRow(id="expandable_segments", find=expandable_segments, at_any_size=True),
-    FindingRow(id="allocator_retry", find=allocator_retry, importance=4, at_any_size=True),
+    FindingRow(id="allocator_retry", find=allocator_retry, importance=5, at_any_size=True),
     FindingRow(
         id="broadcast_rows",
         find=broadcast_rows,
@@ -100,9 +102,16 @@ FROM_RECORDING: tuple[FindingRow[Scene], ...] = (
         takes_place_of="request_too_large",
     ),
     FindingRow(
+        id="contraction_order",
+        find=contraction_order,
+        importance=1,
+        is_mended_in_code=True,
+        takes_place_of="request_too_large",
+    ),
+    FindingRow(
         id="picked_after",
         find=picked_after,
-        importance=1,
+        importance=2,
         important_from_share=0.5,
         is_mended_in_code=True,
         takes_place_of="costly_expression",
@@ -110,7 +119,7 @@ FROM_RECORDING: tuple[FindingRow[Scene], ...] = (
     FindingRow(
         id="converted_whole",
         find=converted_whole,
-        importance=2,
+        importance=3,
         important_from_share=0.5,
         is_mended_in_code=True,
         takes_place_of="request_too_large",
@@ -118,14 +127,14 @@ FROM_RECORDING: tuple[FindingRow[Scene], ...] = (
     FindingRow(
         id="request_too_large",
         find=request_too_large,
-        importance=3,
+        importance=4,
         at_any_size=True,
         takes_place_of="costly_expression",
     ),
     FindingRow(
         id="leak",
         find=leaks,
-        importance=6,
+        importance=7,
         important_from_share=LEAST_SHARE,
         at_any_size=True,
         grows=True,
@@ -214,6 +223,7 @@ FROM_RECORDING: tuple[FindingRow[Scene], ...] = (
     FindingRow(
         id="costly_expression", find=costly_expression, is_mended_in_code=True, saves_at_most=True
     ),
+    FindingRow(id="repeated_masks", find=repeated_masks, is_mended_in_code=True),
     FindingRow(id="attention_written_out", find=attention_written_out, is_mended_in_code=True),
     FindingRow(
         id="solver_steps", find=solver_steps, is_mended_in_code=True, takes_place_of="activations"
@@ -465,8 +475,8 @@ FROM_RECORDING: tuple[FindingRow[Scene], ...] = (
 """
 
 _ONLY_FROM_TEXT: tuple[FindingRow[Scene], ...] = (
-    FindingRow(id="other_process", importance=8),
-    FindingRow(id="device_full", importance=9),
+    FindingRow(id="other_process", importance=9),
+    FindingRow(id="device_full", importance=10),
 )
 """What only an error's text calls for, and that is more than its bytes."""
 

@@ -189,6 +189,60 @@ def test_pairs_of_rows_and_a_layers_bias() -> None:
     assert _all_pairs(coordinates, (1 << 24) * width * 4, bias) is None
 
 
+ALL_PAIRS = "all pairs of rows of float32[40960, 64]"
+SQUARE = "a square matrix: a number for each pair of 524,288 rows"
+
+
+@pytest.mark.parametrize(
+    ("expression", "table", "is_told"),
+    [
+        ("", "", True),  # nobody knows what it was
+        ("a[:, None] - b", "", True),
+        ("self.compare(a, b)", "float32[15625, 64] tensor", True),
+        ("a[:, None] - b", "float32[1000000] tensor", False),  # no table of 64 columns
+        ("torch.multinomial(rows, k, replacement=True)", "", False),
+        ("x.float()", "", False),
+        ("torch.randn_like(x) * SCALE", "", False),
+        ("loss = (a[:, None] - b).sum(-1)", "", True),  # Python 3.10 knows the line alone
+        ("scores.softmax(-1)", "", False),
+    ],
+)
+def test_pairs_of_rows_are_of_a_table_and_of_arithmetic(
+    tmp_path: Path, expression: str, table: str, *, is_told: bool
+) -> None:
+    run = made()
+    run.asks("data", 1, name="float32[40960, 64] tensor")
+    run.asks("data", 4e6 / (1 << 20), name=table or "model.sampler.weights")
+    finding = finding_of(
+        run.fails("compare", 156250, tmp_path, expression=expression), "request_too_large"
+    )
+    assert finding is not None
+    assert (ALL_PAIRS in " ".join(finding.evidence)) == is_told
+
+
+@pytest.mark.parametrize(
+    ("name", "expression", "is_told"),
+    [
+        ("float32[524288, 64] tensor", "", True),
+        ("float32[524288, 64] tensor", "self.kernel(x, x)", True),
+        ("float32[524288, 64] tensor", "x.cumsum(0)", False),
+        ("uint8[65536, 524288] tensor", "", False),  # eight bytes for each of them are as many
+        ("uint8[65536, 524288] tensor", "count(geno)", False),
+    ],
+)
+def test_a_square_matrix_is_of_a_product(
+    tmp_path: Path, name: str, expression: str, *, is_told: bool
+) -> None:
+    run = made()
+    run.asks("data", 32, name=name)
+    mib = (1 << 40 if name.startswith("float") else 1 << 38) >> 20
+    finding = finding_of(
+        run.fails("compare", mib, tmp_path, expression=expression), "request_too_large"
+    )
+    assert finding is not None
+    assert (SQUARE in " ".join(finding.evidence)) == is_told
+
+
 @pytest.mark.parametrize(("part", "is_told"), [("compare", True), ("layer", False)])
 def test_a_layers_output_is_no_one_hot_form(tmp_path: Path, part: str, is_told: bool) -> None:
     run = made()

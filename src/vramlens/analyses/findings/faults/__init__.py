@@ -10,6 +10,7 @@ lbfgs_pairs: vectors that L-BFGS keeps of its iterations.
 models: models and optimizers that are there twice, or whose work is over.
 optimizer_list: temporaries that an optimizer makes for all parameters at once, PyTorch's or one's own.
 padded_columns: columns of a batch that are padding in every row.
+repeated_masks: masks of attention that every layer builds anew.
 requests: requests that it need not make.
 uneven_rows: padding of all rows to one that is far longer.
 unnamed_entries: those of a store that the recording has no name for.

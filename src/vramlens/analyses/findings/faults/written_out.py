@@ -12,6 +12,7 @@ from vramlens.analyses.attribution.modules import OUTSIDE
 from vramlens.analyses.attribution.named_shapes import Shape
 from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
+from vramlens.analyses.findings.faults.repeated_masks import is_of_fused_attention, mask_of
 from vramlens.analyses.findings.faults.requests.expression_uses import use_of_expression
 from vramlens.analyses.scene import Scene
 from vramlens.ground.verdict import Verdict
@@ -47,6 +48,8 @@ def attention_written_out(scene: Scene) -> Iterator[Finding]:
         row: shape
         for row, shape in _matrices(scene.advice_shapes).items()
         if not _is_a_copy(scene, row)
+        and not is_of_fused_attention(scene, row)
+        and mask_of(scene, row) is None
     }
     if not matrices:
         return

@@ -106,7 +106,8 @@ def _of_loop(scene: Scene, rows: NDArray[np.int64]) -> Iterator[Finding]:
         rows: what it computed again.
     """
     allocations = scene.device.allocations
-    _, counts = np.unique(allocations.stack[rows], return_counts=True)
+    calls = np.stack([scene.view.modules.module[rows], allocations.stack[rows].astype(np.int64)])
+    _, counts = np.unique(calls, axis=1, return_counts=True)
     turns, size_bytes = int(counts.max()), int(allocations.requested_bytes[rows].sum())
     if turns < _FEWEST_LAYERS:
         return

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import re
-from collections.abc import Collection, Iterator
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from vramlens.analyses.attribution.categories import Category
@@ -11,6 +13,12 @@ from vramlens.analyses.attribution.named_shapes import Shape
 from vramlens.analyses.attribution.phases import LINEAR_FORWARD
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.findings.faults.requests.costly_expression import use_at_the_end
+from vramlens.analyses.findings.faults.requests.expression_parts import (
+    called,
+    is_constant,
+    operands,
+    value_of,
+)
 from vramlens.analyses.scene import Scene
 from vramlens.ground.allocator_sizes import block_size
 from vramlens.ground.place import Place, base_name
@@ -18,6 +26,14 @@ from vramlens.ground.verdict import Verdict
 from vramlens.trace import OutOfMemory
 from vramlens.units import format_size
 
+_OF_ONE_TENSOR = re.compile(
+    r"^(?:(?:nan)?(?:sum|mean|median|quantile)|prod|count_nonzero|std|var|norm|a?max|a?min|arg(?:max|min|sort)|any|all"
+    r"|sort|topk|kthvalue|unique|bincount|histc|(?:log)?cum(?:sum|prod|sumexp)|logsumexp|(?:log_)?softmax|normalize"
+    r"|multinomial|bernoulli|dropout|(?:rand|randn|zeros|ones|empty|full)_like"
+    r"|float|double|half|bfloat16|long|int|bool|to|type|cuda|cpu|clone|contiguous|reshape|flatten|view|permute"
+    r"|relu|gelu|silu|sigmoid|tanh|exp|log(?:1p)?|r?sqrt|abs|neg|pow|clamp|round|gather|take|index_select)_?$"
+)
+"""Calls that combine no rows of a tensor with those of another."""
 _LAYER = re.compile(r"torch[/\\]nn[/\\]")
 """A layer makes what its weights say: no pairs, and no one-hot form, whatever its size divides."""
 _OUTPUT_LAYER = re.compile(
@@ -32,6 +48,8 @@ _LEAST_TIMES = 16
 """As large as a known tensor, from which on a request is all pairs or all classes of it: less is what a
 few channels or heads make.
 """
+_UNKNOWN = -1
+"""Columns of what has no known shape."""
 _FEWEST_ROWS = 1024
 """Of a square matrix: smaller ones are as large as many other things."""
 _FACTORS_HINT = (
@@ -110,17 +128,69 @@ def _use_of(scene: Scene, request: OutOfMemory) -> _Use | None:
     if innermost and _LAYER.search(innermost[0].file):
         return None
     largest_first = sorted(set(scene.advice_shapes.values()), key=lambda shape: -shape.bytes)
-    alive_sizes = scene.device.allocations.requested_bytes[scene.advice_rows].tolist()
-    sizes = set(map(block_size, alive_sizes))  # the recorded ones may be rounded
+    sizes = _sizes_by_columns(scene)
     for shape in largest_first:
-        use = (
-            _square(shape, request.size_bytes, has_text=bool(scene.ending_expression))
-            or _all_pairs(shape, request.size_bytes, sizes)
-            or _all_classes(shape, request.size_bytes)
+        use = _pairs(scene, shape, request.size_bytes, sizes) or _all_classes(
+            shape, request.size_bytes
         )
         if use is not None:
             return use
     return None
+
+
+def _pairs(
+    scene: Scene, shape: Shape, request_bytes: int, sizes: Mapping[int, Collection[int]]
+) -> _Use | None:
+    """One number, or one in every column, for each pair of rows, where what failed may make such.
+
+    Args:
+        sizes: of what is in use, by columns.
+    """
+    if not _may_make_pairs(scene.ending_expression):
+        return None
+    tables = {
+        *sizes.get(_UNKNOWN, ()),
+        *sizes.get(shape.sizes[-1] if shape.sizes else _UNKNOWN, ()),
+    }
+    is_known = bool(scene.ending_expression)
+    square = _square(shape, request_bytes, has_text=is_known)
+    return square or _all_pairs(shape, request_bytes, tables)
+
+
+def _sizes_by_columns(scene: Scene) -> Mapping[int, Collection[int]]:
+    """The sizes of what is in use, as blocks (the recorded ones may be rounded), by how many columns it has."""
+    shapes, sizes = scene.advice_shapes, scene.device.allocations.requested_bytes
+    by_columns: defaultdict[int, set[int]] = defaultdict(set)
+    for row in scene.advice_rows.tolist():
+        is_known = row in shapes and shapes[row].sizes
+        by_columns[shapes[row].sizes[-1] if is_known else _UNKNOWN].add(block_size(int(sizes[row])))
+    return by_columns
+
+
+def _may_make_pairs(expression: str) -> bool:
+    """Whether what failed may be a number for each pair: arithmetic of two tensors, or a call of which nothing is
+    known. A sum, a sample and a conversion take one tensor, whatever its size divides.
+    """
+    node = value_of(expression)
+    while node is not None:  # from what was done last to what that was done to
+        tensor = _its_one_tensor(node)
+        if tensor is None:
+            return True
+        if isinstance(tensor, ast.Name | ast.Attribute | ast.Constant):
+            return False
+        node = tensor
+    return True
+
+
+def _its_one_tensor(node: ast.expr) -> ast.expr | None:
+    """What an expression combines no rows of with those of another tensor; None where it may."""
+    if isinstance(node, ast.BinOp | ast.Compare):
+        operand = node.right if isinstance(node, ast.BinOp) else node.comparators[0]
+        if is_constant(operand):
+            return node.left
+        return operand if is_constant(node.left) else None
+    tensors = operands(node) if _OF_ONE_TENSOR.search(called(node)) else []
+    return tensors[0] if tensors else None
 
 
 def _is_of_output_layer(scene: Scene, request: OutOfMemory) -> bool:
@@ -145,6 +215,8 @@ def _square(shape: Shape, request_bytes: int, *, has_text: bool) -> _Use | None:
         has_text: whether the expression that failed is known.
     """
     hint = "" if has_text else _FACTORS_HINT
+    if shape.is_integer and shape.item_bytes == 1:
+        return None  # no product is made of bytes, and eight of them are one whole number
     for size in sorted(set(shape.sizes), reverse=True):
         if size >= _FEWEST_ROWS and request_bytes == size * size * shape.item_bytes:
             return _Use(

@@ -1,0 +1,222 @@
+"""Contractions in an order that makes a tensor far larger than what goes in: of three factors the wrong two meet
+first.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from vramlens.analyses.extent import Extent
+from vramlens.analyses.finding import Finding
+from vramlens.analyses.findings.faults.requests.costly_expression import shown
+from vramlens.analyses.findings.faults.requests.expression_parts import (
+    assigned_name,
+    called,
+    operands,
+    same_text,
+    value_of,
+    within,
+    without_views,
+)
+from vramlens.analyses.scene import Scene, after_failure
+from vramlens.ground.place import Place
+from vramlens.ground.verdict import Verdict
+from vramlens.units import format_size
+
+_CONTRACTS = frozenset({"tensordot", "einsum", "matmul", "mm", "bmm"})
+_MATRIX_PRODUCTS = frozenset({"matmul", "mm", "bmm", "@"})
+_FACTORS = 2
+_TIMES = 8
+"""As large as all that was there, each: what a product of two needs no other order for is smaller."""
+_LEAST_SHARE = 0.5
+"""Of what is in use with the request."""
+_LINES_AROUND = 6, 3
+"""Before the failing line and after it, whose text a recording has (capture/triggers/source_lines.py)."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Chain:
+    """A product of two that another product goes on with.
+
+    Attributes:
+        first: the product that makes the large tensor.
+        second: the one that it goes into.
+        large: what stands for the large tensor there.
+        row: the large tensor; None where it is what was asked for.
+        size_bytes, operand_bytes: of it, and the most that what it was made of can have.
+        place: of its line.
+    """
+
+    first: ast.expr
+    second: ast.expr
+    large: ast.expr
+    row: int | None
+    size_bytes: int
+    operand_bytes: int
+    place: Place
+
+
+@after_failure
+def contraction_order(scene: Scene) -> Iterator[Finding]:
+    """The product that is many times as large as its factors, where another product takes it in."""
+    request = scene.ending_request
+    chain = next(_chains(scene), None)
+    if request is None or chain is None:
+        return
+    size_bytes = chain.size_bytes + (0 if chain.row is None else request.size_bytes)
+    if size_bytes < _LEAST_SHARE * scene.wanted_bytes:
+        return
+    rows = np.array([] if chain.row is None else [chain.row], np.int64)
+    more = "" if chain.row is None else f", and requests {format_size(request.size_bytes)}"
+    yield Finding(
+        id="contraction_order",
+        verdict=Verdict.LIKELY,
+        title=f"{shown(ast.unparse(chain.first))} makes {format_size(chain.size_bytes)} of factors of at most"
+        f" {format_size(chain.operand_bytes)}, before the next factor makes it smaller",
+        bytes=size_bytes,
+        place=chain.place,
+        evidence=(f"{shown(ast.unparse(chain.second))} takes the large one in{more}",),
+        fix=f"if nothing else uses it, contract in another order: {_other_order(chain)}; or go over one index of the"
+        " result, and contract a slice at a time; torch.einsum of all factors finds such an order where opt_einsum is"
+        " installed"
+        f" (up to {format_size(size_bytes)} less)",
+        extent=Extent(scene.advice_event, rows),
+    )
+
+
+def _other_order(chain: _Chain) -> str:
+    """Which factors to take first."""
+    factors = [ast.unparse(without_views(node)) for node in _factors(chain.first)]
+    small = [
+        node for node in _factors(chain.second) if not same_text(without_views(node), chain.large)
+    ]
+    new = shown(ast.unparse(without_views(small[0]))) if small else "the next factor"
+    first, second = shown(factors[0]), shown(factors[-1])
+    if first == second:
+        return f"{new} with one {first} first, and the result with the other"
+    return f"{new} first with that of {first} and {second} that it shares an index with, and the result with the other"
+
+
+def _chains(scene: Scene) -> Iterator[_Chain]:
+    """The large tensor in use that the failing product takes in, or the large one that was asked for."""
+    place = None if scene.verdict is None else scene.verdict.place
+    failing = value_of(scene.ending_expression)
+    if place is None or failing is None or not _is_contraction(failing):
+        return
+    yield from _taken_in(scene, place, failing)
+    yield from _asked_for(scene, place, failing)
+
+
+def _taken_in(scene: Scene, place: Place, failing: ast.expr) -> Iterator[_Chain]:
+    """The largest tensor, if a line shortly before made it of small ones, and the failing product requests no more."""
+    request, allocations, rows = (
+        scene.ending_request,
+        scene.device.allocations,
+        scene.advice_rows,
+    )
+    row = allocations.largest_of(rows) if len(rows) else -1
+    maker = scene.view.place_of_block(row) if row >= 0 else None
+    if request is None or maker is None or not _is_shortly_before(maker, place):
+        return
+    first, large = _product_of(scene, maker, place, failing)
+    size_bytes, born = int(allocations.requested_bytes[row]), int(allocations.born[row])
+    if first is None or large is None or born < 0 or request.size_bytes > size_bytes:
+        return
+    operand_bytes = _largest_beside(scene, born - 1)
+    if size_bytes >= _TIMES * operand_bytes:
+        yield _Chain(first, failing, large, row, size_bytes, operand_bytes, maker)
+
+
+def _is_shortly_before(maker: Place, place: Place) -> bool:
+    """Whether a line stands above another of its function, so near that the text between them is recorded."""
+    is_of_function = (maker.file, maker.function) == (place.file, place.function)
+    return is_of_function and 0 < place.line - maker.line <= _LINES_AROUND[0]
+
+
+def _product_of(
+    scene: Scene, maker: Place, place: Place, failing: ast.expr
+) -> tuple[ast.expr | None, ast.expr | None]:
+    """The product of a line, and what stands for it in the failing one; None where it is none, or another by then."""
+    text = scene.source_of(maker)
+    product, name = value_of(text), assigned_name(text)
+    factors = map(without_views, _factors(failing))
+    large = next((node for node in factors if isinstance(node, ast.Name) and node.id == name), None)
+    first = None if product is None else without_views(product)
+    between = (
+        Place(place.file, line, place.function) for line in range(maker.line + 1, place.line)
+    )
+    is_other = any(assigned_name(scene.source_of(line)) == name for line in between)
+    return (
+        (first, large) if first is not None and _is_unlike(first) and not is_other else (None, None)
+    )
+
+
+def _asked_for(scene: Scene, place: Place, failing: ast.expr) -> Iterator[_Chain]:
+    """The failing product itself, if the statement or one of the next lines goes on with it."""
+    request = scene.ending_request
+    if request is None or not _is_unlike(failing):
+        return
+    operand_bytes = _largest_beside(scene, scene.advice_event)
+    if request.size_bytes < _TIMES * operand_bytes:
+        return
+    for following in _products_after(scene, place, failing):
+        yield _Chain(
+            failing, following[0], following[1], None, request.size_bytes, operand_bytes, place
+        )
+        return
+
+
+def _products_after(
+    scene: Scene, place: Place, failing: ast.expr
+) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """Yields the products that take in the failing one, with what stands for it there."""
+    text = scene.source_of(place)
+    statement, name = value_of(text), assigned_name(text)
+    yield from _products_with(statement, failing)
+    if statement is None or not name or not same_text(without_views(statement), failing):
+        return
+    for line in range(place.line + 1, place.line + 1 + _LINES_AROUND[1]):
+        next_text = scene.source_of(Place(place.file, line, place.function))
+        yield from _products_with(value_of(next_text), ast.Name(name, ast.Load()))
+        if assigned_name(next_text) == name:
+            return
+
+
+def _products_with(
+    statement: ast.expr | None, factor: ast.expr
+) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """Yields the products in a statement that have a factor, with that."""
+    for node in () if statement is None else within(statement):
+        factors = map(without_views, _factors(node))
+        yield from ((node, large) for large in factors if same_text(large, factor))
+
+
+def _largest_beside(scene: Scene, event: int) -> int:
+    """The bytes of the largest tensor that was in use after an event."""
+    allocations = scene.device.allocations
+    rows = allocations.alive_after(event)
+    return int(allocations.requested_bytes[rows].max(initial=1))
+
+
+def _is_contraction(node: ast.expr) -> bool:
+    return bool(_factors(node))
+
+
+def _factors(node: ast.expr) -> list[ast.expr]:
+    """The two factors of a product; nothing where an expression is none."""
+    is_product = isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult)
+    if not is_product and called(node) not in _CONTRACTS:
+        return []
+    tensors = [factor for factor in operands(node) if not isinstance(factor, ast.Constant)]
+    return tensors[:_FACTORS] if called(node) != "einsum" or len(tensors) == _FACTORS else []
+
+
+def _is_unlike(node: ast.expr) -> bool:
+    """Whether it is a product of two, but no square of one: for that there is advice of its own."""
+    factors = [without_views(factor) for factor in _factors(node)]
+    is_matrix = isinstance(node, ast.BinOp) or called(node) in _MATRIX_PRODUCTS
+    return len(factors) == _FACTORS and not (is_matrix and same_text(*factors))

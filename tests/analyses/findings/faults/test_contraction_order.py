@@ -1,0 +1,118 @@
+"""Three factors of which the wrong two are multiplied first."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from support.made_failures import Frame, MadeRun, finding_of
+from vramlens.analyses.finding import Finding
+
+USER = "/home/user/hotrg.py"
+TORCH_FUNCTIONAL = "/opt/lib/python3.12/site-packages/torch/functional.py"
+FRAMES: dict[str, tuple[Frame, ...]] = {
+    "site": ((USER, 5, "load"),),
+    "pair": ((TORCH_FUNCTIONAL, 1358, "tensordot"), (USER, 46, "merge")),
+    "then": ((TORCH_FUNCTIONAL, 1358, "tensordot"), (USER, 48, "merge")),
+}
+PAIR = "pair = torch.tensordot(t, t, dims=([3], [2]))"
+THEN = "torch.tensordot(u, pair, dims=([0, 1], [0, 3]))"
+
+
+def of_large_tensor(
+    tmp_path: Path, lines: dict[int, str], expression: str, *, mib: int = 3000, beside: int = 100
+) -> Finding | None:
+    """Memory runs out beside a tensor of 3000 MiB that line 46 made."""
+    run = MadeRun(FRAMES)
+    run.asks("site", beside)
+    run.asks("pair", 3000, name="float64[28, 28, 28, 28, 28, 28] tensor")
+    source = {(USER, line): text for line, text in lines.items()}
+    answer = run.fails("then", mib, tmp_path, expression=expression, source=source)
+    finding = finding_of(answer, "contraction_order")
+    assert finding is None or answer.findings[0] == finding
+    assert finding is None or "double_precision" not in {one.id for one in answer.findings}
+    return finding
+
+
+@pytest.mark.parametrize(
+    ("made", "expression", "order"),
+    [
+        (PAIR, THEN, "u with one t first, and the result with the other"),
+        ("pair = torch.matmul(q, k.transpose(-2, -1))", "pair @ v", "v first with that of q and k"),
+        ("pair = q @ k.T", "torch.matmul(pair, v)", "v first with that of q and k"),
+        (
+            'pair = torch.einsum("abc,cde->abde", left, right)',
+            'torch.einsum("abde,bd->ae", pair, env)',
+            "env first with that of left and right",
+        ),
+        (
+            "pair = torch.tensordot(env, site, dims=1).permute(0, 2, 1)",
+            "torch.tensordot(pair.reshape(n, -1), mpo, dims=1)",
+            "mpo first with that of env and site",
+        ),
+    ],
+)
+def test_a_large_product_that_the_next_one_takes_in(
+    tmp_path: Path, made: str, expression: str, order: str
+) -> None:
+    finding = of_large_tensor(tmp_path, {46: made, 48: f"out = {expression}"}, expression)
+    assert finding is not None
+    assert finding.bytes == 6000 << 20
+    assert finding.place is not None
+    assert finding.place.line == 46
+    assert "makes 2.93 GiB of factors of at most 100.00 MiB" in finding.title
+    assert order in (finding.fix or "")
+
+
+@pytest.mark.parametrize(
+    ("lines", "expression", "mib", "beside"),
+    [
+        ({46: PAIR}, THEN, 3100, 100),  # a chain that is to grow
+        ({46: PAIR}, THEN, 3000, 400),  # a factor is nearly as large: a gate on a state
+        ({46: PAIR, 47: "pair = pair.softmax(-1)"}, THEN, 3000, 100),
+        ({46: "attn = (q @ k.T).softmax(-1)"}, "attn @ v", 3000, 100),
+        ({46: "pair = self.block(t)"}, THEN, 3000, 100),
+        ({46: PAIR}, "torch.tensordot(u, other, dims=1)", 3000, 100),
+        ({46: PAIR}, "pair.exp()", 3000, 100),
+        ({46: PAIR}, "(pair * mask) @ v", 3000, 100),
+        ({46: "pair = x @ x.T"}, "pair @ x", 3000, 100),  # has advice of its own
+        ({}, THEN, 3000, 100),
+    ],
+)
+def test_a_large_tensor_that_no_other_order_avoids(
+    tmp_path: Path, lines: dict[int, str], expression: str, mib: int, beside: int
+) -> None:
+    finding = of_large_tensor(tmp_path, lines, expression, mib=mib, beside=beside)
+    assert finding is None
+
+
+def of_request(tmp_path: Path, lines: dict[int, str], expression: str, beside: int = 100) -> bool:
+    """Whether the failing product of line 46 itself is told, a request for 3000 MiB."""
+    run = MadeRun(FRAMES)
+    run.asks("site", beside)
+    source = {(USER, line): text for line, text in lines.items()}
+    answer = run.fails("pair", 3000, tmp_path, expression=expression, source=source)
+    finding = finding_of(answer, "contraction_order")
+    assert finding is None or finding.bytes == 3000 << 20
+    return finding is not None
+
+
+@pytest.mark.parametrize(
+    ("lines", "expression", "is_told"),
+    [
+        ({46: PAIR, 48: f"out = {THEN}"}, "torch.tensordot(t, t, dims=([3], [2]))", True),
+        ({46: "out = (q @ k.mT) @ v"}, "q @ k.mT", True),
+        ({46: "return torch.tensordot(u, torch.mm(a, b).view(n, n), 1)"}, "torch.mm(a, b)", True),
+        ({46: "scores = q @ k.mT", 47: "y = scores.softmax(-1) @ v"}, "q @ k.mT", False),
+        ({46: "y = (q @ k.mT).softmax(-1) @ v"}, "q @ k.mT", False),
+        ({46: "y = x @ w", 47: "y = y.relu()", 48: "z = y @ w2"}, "x @ w", False),
+        ({46: "state = torch.tensordot(a, b, 1)", 47: "return state"}, "torch.tensordot(a, b, 1)", False),
+        ({46: 'y = torch.einsum("bi,bj,bk->ijk", a, b, c)'}, 'torch.einsum("bi,bj,bk->ijk", a, b, c)', False),
+    ],
+)  # fmt: skip
+def test_the_product_that_failed(
+    tmp_path: Path, lines: dict[int, str], expression: str, *, is_told: bool
+) -> None:
+    assert of_request(tmp_path, lines, expression) == is_told
+    assert not of_request(tmp_path, lines, expression, beside=500)
