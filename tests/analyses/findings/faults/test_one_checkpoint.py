@@ -47,3 +47,24 @@ def test_layers_that_are_computed_again_at_once(
         assert finding.bytes == (layers - 1) * 3 * 40 * MIB
         assert f"around {layers} layers or more" in finding.title
         assert "model.blocks.5 is the latest" in finding.evidence[0]
+
+
+@pytest.mark.parametrize(
+    ("part", "turns", "is_told"),
+    [("again", 6, True), ("again, reentrant", 6, True), ("layer", 6, False), ("again", 3, False)],
+)
+def test_iterations_that_are_computed_again_at_once(
+    tmp_path: Path, part: str, turns: int, *, is_told: bool
+) -> None:
+    """The same three layers, whose loop one checkpoint is around."""
+    run = MadeRun(FRAMES)
+    run.asks("weights", 100, name="model.closure.layers.0.weight", kind="parameter")
+    for _ in range(turns):
+        for layer in range(3):
+            run.asks(part, 80, module=f"model.closure.layers.{layer}")
+    finding = finding_of(run.fails(part, 80, tmp_path), "one_checkpoint")
+    assert (finding is not None) == is_told
+    if finding is not None:
+        assert f"around {turns} iterations of a loop or more" in finding.title
+        assert finding.bytes == (turns - 1) * 3 * 80 * MIB
+        assert "inside of the loop" in (finding.fix or "")
