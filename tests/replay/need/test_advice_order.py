@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
 from support.recordings import DATA
 from vramlens import load
+from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
 from vramlens.ground.verdict import Verdict
-from vramlens.replay.need.advice_order import rank_of
+from vramlens.replay.need.advice_order import order_of_advice, rank_of
 from vramlens.units import GIB, MIB
 
 ORDER = ("leak", "smaller_batch")
@@ -39,3 +45,28 @@ def test_what_repeats_inside_a_step_is_not_advised_as_a_leak_first() -> None:
     assert ids[0] == "process_limit"
     assert "smaller_batch" not in ids
     assert ids.index("leak") < ids.index("settings_may_help")
+
+
+@pytest.mark.parametrize(("kept_rows", "is_first"), [([0, 1], True), ([2, 3], False)])
+def test_who_keeps_most_bytes_of_the_largest_leak_comes_before_it(
+    kept_rows: list[int], *, is_first: bool
+) -> None:
+    """Each step leaves a batch and its labels; another line leaves a little."""
+    sizes = np.array([64, 64, 1, 1, 2, 2]) * MIB
+    oom = load(DATA / "failures/policy_gradient.cap45.vram").explain().oom
+    assert oom is not None
+
+    def keeping(name: str, rows: list[int]) -> Finding:
+        extent = Extent(0, np.array(rows, np.int64))
+        return replace(finding(name, int(sizes[rows].sum())), extent=extent)
+
+    store = replace(keeping("kept_in_store", kept_rows), bytes=10 * GIB)
+    order = order_of_advice(
+        oom,
+        [keeping("leak", [4, 5]), keeping("leak", [0, 1, 2, 3]), store],
+        sizes,
+        leaking=True,
+        only_program_keeps=False,
+        missing_bytes=0,
+    )
+    assert (order.index("kept_in_store") < order.index("leak")) == is_first
