@@ -62,6 +62,7 @@ class TensorNames:
             False`` as an attribute, which freezes nothing; "" of others.
         shape: of tensors that are none of a model's or an optimizer's, type and sizes, such as
             ``float32[4096, 1]``; "" of others.
+        frozen: of parameters that an optimizer has, whether each requires no gradients; False of others.
     """
 
     device: NDArray[np.int32]
@@ -76,6 +77,7 @@ class TensorNames:
     kept_by: tuple[str, ...] = ()
     unfrozen: tuple[str, ...] = ()
     shape: tuple[str, ...] = ()
+    frozen: tuple[bool, ...] = ()
 
     def __len__(self) -> int:
         return len(self.name)

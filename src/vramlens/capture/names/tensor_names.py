@@ -75,6 +75,7 @@ class NamedTensor:
             ``requires_grad = False``, an attribute that freezes nothing; "" of others.
         shape: of a tensor that is none of a model's or an optimizer's, type and sizes of what the program
             sees of it, such as ``float32[4096, 1]``; "" of others.
+        frozen: of a parameter that an optimizer has, True where it requires no gradients; None of others.
     """
 
     device: int
@@ -88,6 +89,7 @@ class NamedTensor:
     kept_by: str = ""
     unfrozen: str = ""
     shape: str = ""
+    frozen: bool | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """For ``names.json``: what is known of it."""
@@ -146,6 +148,7 @@ class _NamesOfTensors:
         self._parts: dict[tuple[int, int], int] = {}
         self._kept_by: dict[tuple[int, int], str] = {}
         self._unfrozen: dict[tuple[int, int], str] = {}
+        self._frozen: set[tuple[int, int]] = set()
         self._shapes: dict[tuple[int, int], str] = {}
         self._modules = ModuleNames(heap)
         self._variables = script_variables()
@@ -178,6 +181,7 @@ class _NamesOfTensors:
             self._note_parts,
             self._note_caches,
             self._note_unfrozen,
+            self._note_frozen,
         )
         for part in parts:
             with own_errors():  # what is odd in one part costs the others nothing
@@ -195,6 +199,7 @@ class _NamesOfTensors:
                 kept_by=self._kept_by.get((device, address), ""),
                 unfrozen=self._unfrozen.get((device, address), ""),
                 shape=self._shapes.get((device, address), ""),
+                frozen=True if (device, address) in self._frozen else None,
             )
             for (device, address), storage in self._claims.names.items()
         ]
@@ -249,8 +254,9 @@ class _NamesOfTensors:
 
     def _claim_optimizer(self, name: str, attributes: dict[str, Any]) -> None:
         heap = self._heap
-        for index, group in enumerate(list_elements(attributes["param_groups"])):
-            self._claim_group(name, index, dict(items_of(group)))
+        groups = [dict(items_of(group)) for group in list_elements(attributes["param_groups"])]
+        for label, group in zip(_group_labels(groups), groups, strict=True):
+            self._claim_group(name, label, group)
         for key, state in items_of(attributes["state"]):
             owner = self._parameter_names.get(id(key), "unknown parameter")
             owner = owner.removeprefix(name + ".")
@@ -264,8 +270,7 @@ class _NamesOfTensors:
                 for path, tensor in heap.tensors_below(holder):
                     self._claims.add(tensor, f"{name}.{attribute}{path}", "optimizer_state")
 
-    def _claim_group(self, optimizer: str, index: int, group: dict[Any, Any]) -> None:
-        label = repr(group["name"]) if type(group.get("name")) is str else str(index)
+    def _claim_group(self, optimizer: str, label: str, group: dict[Any, Any]) -> None:
         for number, parameter in enumerate(list_elements(group.get("params"))):
             if id(parameter) not in self._parameter_names and self._is_tensor(parameter):
                 name = f"{optimizer}.params[{label}][{number}]"
@@ -337,6 +342,13 @@ class _NamesOfTensors:
         for place, parameter, path in self._parameters_below(paths):
             if self._heap.requires_gradients(parameter):
                 self._unfrozen.setdefault(place, path)
+
+    def _note_frozen(self) -> None:
+        """Notes which parameters that an optimizer has require no gradients: it may work for them in vain."""
+        for parameter in self._parameters:
+            if id(parameter) in self._stepped and not self._heap.requires_gradients(parameter):
+                for _, storage in self._heap.storages(parameter):
+                    self._frozen.add((storage.device, storage.address))
 
     def _parameters_below(
         self, paths: Collection[str]
@@ -422,6 +434,16 @@ class _NamesOfTensors:
         if 2 * self._heap.view_bytes(tensor) < storage.size_bytes:
             return f"{name} (slice {shape})" if name else f"{shape} slice"
         return name or f"{shape} tensor"
+
+
+def _group_labels(groups: list[dict[Any, Any]]) -> list[str]:
+    """What to call the groups of an optimizer: by their names, and by their places where they have none, or
+    several have the same.
+    """
+    texts = [repr(name) if type(name := group.get("name")) is str else "" for group in groups]
+    return [
+        text if text and texts.count(text) == 1 else str(index) for index, text in enumerate(texts)
+    ]
 
 
 def _trained(optimizer: dict[str, Any]) -> list[Any]:

@@ -50,7 +50,7 @@ _CLASSES = frozenset(
 
 def names_of(part: dict[str, Any], _missing: list[str]) -> TensorNames:
     """The named storages; rows without an address, a size or a name are passed over."""
-    rows: list[tuple[int, int, int, int, int, int, str, str, int, str, str, str]] = []
+    rows: list[tuple[int, int, int, int, int, int, str, str, int, str, str, str, bool]] = []
     for tensor in as_list(part.get("tensors")):
         entry = as_dict(tensor)
         location = as_location(entry.get("device"), entry.get("address"), entry.get("bytes"))
@@ -64,7 +64,8 @@ def names_of(part: dict[str, Any], _missing: list[str]) -> TensorNames:
         parts = as_number(entry.get("parts"), _MOST_PARTS) or 0
         dtype, kept_by = text_of(entry.get("dtype")), text_of(entry.get("kept_by"), _LONGEST_LINK)
         unfrozen, shape = text_of(entry.get("unfrozen")), text_of(entry.get("shape"), _LONGEST_LINK)
-        rows.append((*location, kind, use, moment, name, dtype, parts, kept_by, unfrozen, shape))
+        texts = (name, dtype, parts, kept_by, unfrozen, shape, entry.get("frozen") is True)
+        rows.append((*location, kind, use, moment, *texts))
     return TensorNames(
         device=column_of(rows, 0, np.int32),
         address=column_of(rows, 1, np.uint64),
@@ -78,6 +79,7 @@ def names_of(part: dict[str, Any], _missing: list[str]) -> TensorNames:
         kept_by=tuple(row[9] for row in rows),
         unfrozen=tuple(row[10] for row in rows),
         shape=tuple(row[11] for row in rows),
+        frozen=tuple(row[12] for row in rows),
     )
 
 
