@@ -1,0 +1,42 @@
+"""The rows of the table of findings that are about what optimizers have, and what they keep."""
+
+from __future__ import annotations
+
+from vramlens.analyses.findings.faults.models.earlier_optimizers import earlier_optimizers
+from vramlens.analyses.findings.faults.models.replaced_states import replaced_states
+from vramlens.analyses.findings.faults.models.saved_modules import saved_modules
+from vramlens.analyses.findings.faults.models.trained_base import trained_base
+from vramlens.analyses.findings.ranking import FindingRow
+from vramlens.analyses.scene import Scene
+
+OF_OPTIMIZERS: tuple[FindingRow[Scene], ...] = (
+    FindingRow(
+        id="earlier_optimizers",
+        find=earlier_optimizers,
+        is_mended_in_code=True,
+        saves_at_most=True,
+        grows=True,
+        takes_place_of="optimizer_state",
+    ),
+    FindingRow(
+        id="saved_modules",
+        find=saved_modules,
+        is_mended_in_code=True,  # the states to come are saved, too
+        takes_place_of="optimizer_state",
+    ),
+    FindingRow(
+        id="trained_base",
+        find=trained_base,
+        is_mended_in_code=True,  # the states to come are saved, too
+        takes_place_of="optimizer_state",
+    ),
+    FindingRow(
+        id="replaced_states",
+        find=replaced_states,
+        is_mended_in_code=True,
+        saves_at_most=True,
+        grows=True,
+        takes_place_of="costly_expression",
+    ),
+)
+"""Each takes the place of what says less of the same states."""
