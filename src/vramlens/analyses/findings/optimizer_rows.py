@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from vramlens.analyses.findings.faults.models.earlier_optimizers import earlier_optimizers
+from vramlens.analyses.findings.faults.models.left_in_groups import left_in_groups
 from vramlens.analyses.findings.faults.models.replaced_states import replaced_states
 from vramlens.analyses.findings.faults.models.saved_modules import saved_modules
 from vramlens.analyses.findings.faults.models.trained_base import trained_base
@@ -37,6 +38,14 @@ OF_OPTIMIZERS: tuple[FindingRow[Scene], ...] = (
         saves_at_most=True,
         grows=True,
         takes_place_of="costly_expression",
+    ),
+    FindingRow(
+        id="left_in_groups",
+        find=left_in_groups,
+        is_mended_in_code=True,
+        saves_at_most=True,
+        grows=True,
+        takes_place_of="optimizer_state",
     ),
 )
 """Each takes the place of what says less of the same states."""
