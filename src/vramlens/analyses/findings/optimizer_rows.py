@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from vramlens.analyses.findings.faults.frozen_in_optimizer import frozen_in_optimizer
 from vramlens.analyses.findings.faults.models.earlier_optimizers import earlier_optimizers
 from vramlens.analyses.findings.faults.models.left_in_groups import left_in_groups
 from vramlens.analyses.findings.faults.models.replaced_states import replaced_states
@@ -45,6 +46,12 @@ OF_OPTIMIZERS: tuple[FindingRow[Scene], ...] = (
         is_mended_in_code=True,
         saves_at_most=True,
         grows=True,
+        takes_place_of="optimizer_state",
+    ),
+    FindingRow(
+        id="frozen_in_optimizer",
+        find=frozen_in_optimizer,
+        is_mended_in_code=True,  # the vectors to come are shorter, too
         takes_place_of="optimizer_state",
     ),
 )
