@@ -42,6 +42,7 @@ from vramlens.analyses.findings.faults.kept.unused_cache import unused_cache
 from vramlens.analyses.findings.faults.kept.waiting_objects import waiting_objects
 from vramlens.analyses.findings.faults.larger_inputs import larger_inputs
 from vramlens.analyses.findings.faults.lbfgs_pairs import lbfgs_history
+from vramlens.analyses.findings.faults.models.casts_of_gone_models import autocast_cache
 from vramlens.analyses.findings.faults.models.copied_ddp import copied_ddp
 from vramlens.analyses.findings.faults.models.finished_models import finished_models
 from vramlens.analyses.findings.faults.models.frozen_in_name import frozen_in_name
@@ -156,6 +157,13 @@ FROM_RECORDING: tuple[FindingRow[Scene], ...] = (
         takes_place_of="activations",
     ),
     *OF_OPTIMIZERS,
+    FindingRow(
+        id="autocast_cache",
+        find=autocast_cache,
+        is_mended_in_code=True,
+        saves_at_most=True,
+        grows=True,
+    ),
     FindingRow(
         id="linked_objects",
         find=linked_objects,

@@ -1,5 +1,6 @@
 """Models and optimizers that are there more than once, or whose work is over.
 
+casts_of_gone_models: what autocast keeps of models that are gone.
 copied_ddp: gradient buckets of a copied DistributedDataParallel.
 earlier_optimizers: states of optimizers that a later one follows.
 finished_models: models whose training is over, beside the next.
