@@ -56,6 +56,7 @@ class MadeRun:
         parts: int = 0,
         unfrozen: str = "",
         shape: str = "",
+        frozen: bool = False,
         circle: str = "",
         module: str = "",
     ) -> int:
@@ -63,7 +64,7 @@ class MadeRun:
 
         Args:
             name: what the program calls it when it fails; "" where nobody knows.
-            kind, use, dtype, kept_by, parts, unfrozen, shape, circle: of the name.
+            kind, use, dtype, kept_by, parts, unfrozen, shape, frozen, circle: of the name.
             module: the module that runs.
         """
         size = int(mib * MIB)
@@ -77,7 +78,7 @@ class MadeRun:
             entry = {"device": 0, "address": address, "bytes": size, "name": name}
             facts = {"kind": kind, "use": use, "dtype": dtype, "kept_by": kept_by}
             facts |= {"unfrozen": unfrozen, "shape": shape, "circle": circle}
-            self.names.append(entry | facts | {"parts": parts})
+            self.names.append(entry | facts | {"parts": parts, "frozen": frozen})
         return address
 
     def frees(self, *addresses: int) -> None:
@@ -117,6 +118,7 @@ class MadeRun:
         ignored_labels: Mapping[str, int] | None = None,
         idle_checkpointing: str | None = None,
         row_lengths: Sequence[Mapping[str, int]] = (),
+        autocast: bool = False,
     ) -> Explanation:
         """The answer to a request of a part that fails now.
 
@@ -129,6 +131,7 @@ class MadeRun:
             ignored_labels: how many of its positions have no label, likewise.
             idle_checkpointing: the class of a layer in eval mode that has checkpointing, likewise.
             row_lengths: the lengths of rows in batches, likewise.
+            autocast: whether a module was seen to run under autocast, likewise.
         """
         self.is_refused(part, mib)
         made = self._snapshot()
@@ -160,8 +163,8 @@ class MadeRun:
             "idle_checkpointing": idle_checkpointing,
             "row_lengths": row_lengths,
         }
-        path = vram(folder / "made.vram", made, {"oom": failure}, names={"tensors": self._named()})
-        return explain(path)
+        meta = {"oom": failure, "autocast": autocast}
+        return explain(vram(folder / "made.vram", made, meta, names={"tensors": self._named()}))
 
     def _named(self) -> list[dict[str, Any]]:
         return [entry for entry in self.names if entry["address"] in self.alive]

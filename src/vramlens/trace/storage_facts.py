@@ -64,6 +64,7 @@ class TensorNames:
             ``float32[4096, 1]``; "" of others.
         circle: of what only garbage kept until Python's collector would have run, the circle of objects that
             did, such as ``Node.children[0].parent``; "" of others.
+        frozen: of parameters that an optimizer has, whether each requires no gradients; False of others.
     """
 
     device: NDArray[np.int32]
@@ -79,6 +80,7 @@ class TensorNames:
     unfrozen: tuple[str, ...] = ()
     shape: tuple[str, ...] = ()
     circle: tuple[str, ...] = ()
+    frozen: tuple[bool, ...] = ()
 
     def __len__(self) -> int:
         return len(self.name)

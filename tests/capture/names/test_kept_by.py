@@ -190,3 +190,16 @@ def test_what_is_inside_of_many_modules_is_read_once(monkeypatch: pytest.MonkeyP
     reads = Reads(monkeypatch, LiveHeap, "storages")
     assert named(innermost.weight).unfrozen == "model"
     assert reads.times[id(innermost.weight)] == reads.times[id(model[1].weight)] > 0
+
+
+def test_frozen_parameters_that_an_optimizer_has() -> None:
+    model, other = Net(), Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model.head.weight.requires_grad_(False)
+    other.head.weight.requires_grad_(False)
+    assert named(model.head.weight).frozen is True
+    assert named(model.head.weight).to_dict()["frozen"] is True
+    assert named(other.head.weight).frozen is None  # no optimizer has it
+    model.head.weight.requires_grad_(True)
+    assert "frozen" not in named(model.head.weight).to_dict()
+    assert optimizer.param_groups

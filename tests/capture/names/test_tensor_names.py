@@ -246,6 +246,15 @@ def test_parameters_without_a_module() -> None:
     assert "optimizer.exp_avg[params[1][0]]" in names
 
 
+def test_groups_of_one_name_are_told_apart() -> None:
+    grids = [torch.randn(10, 3, requires_grad=True) for _ in range(3)]
+    groups = [{"params": [grid], "name": "grid"} for grid in grids[:2]]
+    optimizer = torch.optim.SGD([*groups, {"params": [grids[2]], "name": "rgb"}], lr=0.1)
+    names = look()
+    assert {f"optimizer.params[{label}][0]" for label in ("0", "1", "'rgb'")} <= names.keys()
+    assert len(optimizer.param_groups) == 3
+
+
 def test_nested_optimizer_state_and_attributes() -> None:
     model = nn.Linear(4, 4)
     optimizer = torch.optim.LBFGS(model.parameters(), history_size=3)

@@ -55,6 +55,7 @@ _PARAMETER_FRAME = re.compile(
 _LOADING_FRAME = re.compile(
     r"torch[/\\](?:serialization|_utils|storage)\.py:|[/\\]safetensors[/\\]|torch[/\\]distributed[/\\]checkpoint[/\\]"
 )
+_DEEP_COPY_FRAME = re.compile(r"(?:^|[/\\])copy\.py:(?:_?deepcopy\w*|_reconstruct)$")
 _REDUCER_FRAME = re.compile(
     r"torch[/\\]nn[/\\]parallel[/\\]distributed\.py:(?:_pre_forward|__init__|_ddp_init_helper)$"
 )
@@ -356,6 +357,11 @@ class _Judge:
 def loading_rows(stacks: Stacks, stack: NDArray[np.uint32]) -> NDArray[np.bool_]:
     """Which allocations a checkpoint's loading asked for."""
     return stacks.within(_LOADING_FRAME, stack)
+
+
+def deep_copy_rows(stacks: Stacks, stack: NDArray[np.uint32]) -> NDArray[np.bool_]:
+    """Which allocations ``copy.deepcopy`` asked for: it clones a tensor's storage where loading makes them."""
+    return stacks.within(_DEEP_COPY_FRAME, stack)
 
 
 def _rank(

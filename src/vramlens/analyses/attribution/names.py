@@ -84,6 +84,17 @@ class Names:
             use[parameters] = self.table.use[self.row[parameters]]
         return use
 
+    @cached_property
+    def frozen(self) -> NDArray[np.bool_]:
+        """One flag an allocation: whether it is a parameter that an optimizer has, and that requires no
+        gradients, as far as the recording says it.
+        """
+        flags = np.zeros(len(self.row), np.bool_)
+        if self.table is not None and self.table.frozen:
+            is_frozen = np.array(self.table.frozen, np.bool_)
+            flags[self.named] = is_frozen[self.row[self.named]]
+        return flags
+
     def of_type(self, dtypes: Collection[str], *kinds: TensorKind) -> NDArray[np.int64]:
         """The allocations that are parameters or buffers with such elements, as far as the recording
         says it.

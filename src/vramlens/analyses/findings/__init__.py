@@ -1,6 +1,7 @@
 """Findings: one file a claim about memory, each with its bytes, place, evidence and fix.
 
 table: one row a finding, in the order in which they are looked for.
+optimizer_rows: the rows about what optimizers keep.
 ranking: which findings matter, and which comes first.
 faults: those in the code that ran out of memory, each mended by an edit of a few lines.
 failure_remedies: what a failure's cause and wall call for.

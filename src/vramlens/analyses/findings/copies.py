@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vramlens.analyses.attribution.attribution import Attribution
-from vramlens.analyses.attribution.categories import Category, loading_rows
+from vramlens.analyses.attribution.categories import Category, deep_copy_rows, loading_rows
 from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding, Place
 from vramlens.analyses.scene import Scene
@@ -24,7 +24,8 @@ def loaded_copies(scene: Scene) -> Iterator[Finding]:
     """Loaded tensors that were alive together with the parameters that they were copied into."""
     view = scene.view
     allocations = view.device.allocations
-    is_loaded = loading_rows(view.trace.stacks, allocations.stack)
+    stacks, stack = view.trace.stacks, allocations.stack
+    is_loaded = loading_rows(stacks, stack) & ~deep_copy_rows(stacks, stack)
     loaded_rows = np.flatnonzero(is_loaded)
     if int(allocations.requested_bytes[loaded_rows].sum()) < _LEAST_BYTES:
         return

@@ -1,4 +1,7 @@
-"""The table of findings: one row a finding, in the order in which they are looked for."""
+"""The table of findings: one row a finding, in the order in which they are looked for.
+
+Those of what optimizers have and keep are in ``optimizer_rows``.
+"""
 
 from __future__ import annotations
 
@@ -41,17 +44,14 @@ from vramlens.analyses.findings.faults.kept.retry_in_except import retry_in_exce
 from vramlens.analyses.findings.faults.kept.unused_cache import unused_cache
 from vramlens.analyses.findings.faults.larger_inputs import larger_inputs
 from vramlens.analyses.findings.faults.lbfgs_pairs import lbfgs_history
+from vramlens.analyses.findings.faults.models.casts_of_gone_models import autocast_cache
 from vramlens.analyses.findings.faults.models.copied_ddp import copied_ddp
-from vramlens.analyses.findings.faults.models.earlier_optimizers import earlier_optimizers
 from vramlens.analyses.findings.faults.models.finished_models import finished_models
 from vramlens.analyses.findings.faults.models.frozen_in_name import frozen_in_name
 from vramlens.analyses.findings.faults.models.frozen_twins import frozen_twins
 from vramlens.analyses.findings.faults.models.kept_checkpoint import kept_checkpoint
 from vramlens.analyses.findings.faults.models.model_of_each_thread import model_of_each_thread
-from vramlens.analyses.findings.faults.models.replaced_states import replaced_states
-from vramlens.analyses.findings.faults.models.saved_modules import saved_modules
 from vramlens.analyses.findings.faults.models.state_dicts import state_dicts
-from vramlens.analyses.findings.faults.models.trained_base import trained_base
 from vramlens.analyses.findings.faults.models.undivided_copy import whole_copy
 from vramlens.analyses.findings.faults.optimizer_list import optimizer_list
 from vramlens.analyses.findings.faults.padded_columns import padded_columns
@@ -80,6 +80,7 @@ from vramlens.analyses.findings.first_step import first_step_to_come
 from vramlens.analyses.findings.gradients import gradients_kept
 from vramlens.analyses.findings.growing_memory import gathered_outputs, growth_in_samples, leaks
 from vramlens.analyses.findings.largest_line import is_about_largest_line, largest_line
+from vramlens.analyses.findings.optimizer_rows import OF_OPTIMIZERS
 from vramlens.analyses.findings.other_devices import other_devices
 from vramlens.analyses.findings.ranking import LEAST_SHARE, FindingRow
 from vramlens.analyses.findings.stranded import private_pools, stranded_streams
@@ -152,38 +153,18 @@ FROM_RECORDING: tuple[FindingRow[Scene], ...] = (
         takes_place_of="activations",
     ),
     FindingRow(
-        id="earlier_optimizers",
-        find=earlier_optimizers,
-        is_mended_in_code=True,
-        saves_at_most=True,
-        grows=True,
-        takes_place_of="optimizer_state",
-    ),
-    FindingRow(
         id="frozen_in_name",
         find=frozen_in_name,
         is_mended_in_code=True,  # what is still to come of the step is saved, too
         takes_place_of="activations",
     ),
+    *OF_OPTIMIZERS,
     FindingRow(
-        id="saved_modules",
-        find=saved_modules,
-        is_mended_in_code=True,  # the states to come are saved, too
-        takes_place_of="optimizer_state",
-    ),
-    FindingRow(
-        id="trained_base",
-        find=trained_base,
-        is_mended_in_code=True,  # the states to come are saved, too
-        takes_place_of="optimizer_state",
-    ),
-    FindingRow(
-        id="replaced_states",
-        find=replaced_states,
+        id="autocast_cache",
+        find=autocast_cache,
         is_mended_in_code=True,
         saves_at_most=True,
         grows=True,
-        takes_place_of="costly_expression",
     ),
     FindingRow(
         id="linked_objects",

@@ -7,6 +7,7 @@ module_hooks: hooks on all of the program's modules, of which PyTorch's warnings
 module_marks: each allocation carries the path of the module that runs.
 module_names: paths of all live modules at one moment.
 module_paths: paths of modules while the program runs.
+parameter_facts: what else is known of parameters.
 sharded_names: what FSDP, DeepSpeed and Megatron-LM keep beside a model.
 tensor_names: the name of each live storage.
 uncollected: storages that only garbage keeps.

@@ -22,12 +22,12 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from vramlens.capture.names.claims import GRADIENT_FORM, StorageClaims
-from vramlens.capture.names.holder_names import IN_CALL, HolderNames, caches_of
+from vramlens.capture.names.holder_names import HolderNames
 from vramlens.capture.names.live_heap import (
     HeapClass,
     LiveHeap,
@@ -40,6 +40,7 @@ from vramlens.capture.names.live_heap import (
     script_variables,
 )
 from vramlens.capture.names.module_names import ModuleNames, UniqueNames
+from vramlens.capture.names.parameter_facts import ParameterFacts
 from vramlens.capture.names.sharded_names import FsdpNames, attribute_kind, claim_wrappers
 from vramlens.capture.names.uncollected import SECONDS, uncollected_storages
 from vramlens.capture.process.tracked_objects import everything_alive
@@ -50,8 +51,6 @@ _LEAST_BYTES, _WORTH_A_SEARCH = 64 * 1024, 0.01
 _MOST_OTHERS, _MOST_VIEWS = 500, 4
 _SHARE = 0.2
 """Of the time for the search of holders, that looking for garbage may take beside it."""
-_USES = ("frozen", "unstepped", "stepped")
-"""What training does with a parameter, from what changes it least on."""
 _TYPED = ("parameter", "buffer")
 """Kinds whose elements' type is noted."""
 
@@ -80,6 +79,7 @@ class NamedTensor:
             sees of it, such as ``float32[4096, 1]``; "" of others.
         circle: of what only garbage keeps until Python's collector runs, the circle that does, such as
             ``Node.children[0].parent``; "" of others.
+        frozen: of a parameter that an optimizer has, True where it requires no gradients; None of others.
     """
 
     device: int
@@ -94,6 +94,7 @@ class NamedTensor:
     unfrozen: str = ""
     shape: str = ""
     circle: str = ""
+    frozen: bool | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """For ``names.json``: what is known of it."""
@@ -159,11 +160,7 @@ class _NamesOfTensors:
         self._parameter_names: dict[int, str] = {}
         self._parameters: list[Any] = []
         self._buffers: list[Any] = []
-        self._uses: dict[tuple[int, int], str] = {}
-        self._dtypes: dict[tuple[int, int], str] = {}
-        self._parts: dict[tuple[int, int], int] = {}
-        self._kept_by: dict[tuple[int, int], str] = {}
-        self._unfrozen: dict[tuple[int, int], str] = {}
+        self._links: dict[tuple[int, int], str] = {}
         self._shapes: dict[tuple[int, int], str] = {}
         self._keepers: dict[str, str] = {}
         self._modules = ModuleNames(heap)
@@ -196,16 +193,12 @@ class _NamesOfTensors:
             self._claims.settle,
             self._claim_others,
             self._claims.settle,
-            self._note_uses,
-            self._note_dtypes,
-            self._note_parts,
-            self._note_caches,
-            self._note_calls,
-            self._note_unfrozen,
         )
         for part in parts:
             with own_errors():  # what is odd in one part costs the others nothing
                 part()
+        facts = ParameterFacts(self._heap, self._modules, self._paths, self._stepped)
+        facts.note(self._parameters, self._buffers, self._keepers)
         for garbage, circle in circles.items():  # all of it, also beyond the largest
             self._claims.add_storage(garbage, f"{circle.partition('.')[0]} (garbage)", "tensor")
         self._claims.settle()
@@ -217,13 +210,15 @@ class _NamesOfTensors:
                 bytes=storage.size_bytes,
                 name=storage.name,
                 kind=storage.kind,
-                use=self._uses.get((device, address), "") if storage.kind == "parameter" else "",
-                dtype=self._dtypes.get((device, address), "") if storage.kind in _TYPED else "",
-                parts=self._parts.get((device, address)) if storage.kind == "parameter" else None,
-                kept_by=self._kept_by.get((device, address), ""),
-                unfrozen=self._unfrozen.get((device, address), ""),
+                use=facts.uses.get((device, address), "") if storage.kind == "parameter" else "",
+                dtype=facts.dtypes.get((device, address), "") if storage.kind in _TYPED else "",
+                parts=facts.parts.get((device, address)) if storage.kind == "parameter" else None,
+                kept_by=facts.kept_by.get((device, address))
+                or self._links.get((device, address), ""),
+                unfrozen=facts.unfrozen.get((device, address), ""),
                 shape=self._shapes.get((device, address), ""),
                 circle=circle_at.get((device, address), ""),
+                frozen=True if (device, address) in facts.frozen else None,
             )
             for (device, address), storage in self._claims.names.items()
         ]
@@ -278,8 +273,9 @@ class _NamesOfTensors:
 
     def _claim_optimizer(self, name: str, attributes: dict[str, Any]) -> None:
         heap = self._heap
-        for index, group in enumerate(list_elements(attributes["param_groups"])):
-            self._claim_group(name, index, dict(items_of(group)))
+        groups = [dict(items_of(group)) for group in list_elements(attributes["param_groups"])]
+        for label, group in zip(_group_labels(groups), groups, strict=True):
+            self._claim_group(name, label, group)
         for key, state in items_of(attributes["state"]):
             owner = self._parameter_names.get(id(key), "unknown parameter")
             owner = owner.removeprefix(name + ".")
@@ -293,8 +289,7 @@ class _NamesOfTensors:
                 for path, tensor in heap.tensors_below(holder):
                     self._claims.add(tensor, f"{name}.{attribute}{path}", "optimizer_state")
 
-    def _claim_group(self, optimizer: str, index: int, group: dict[Any, Any]) -> None:
-        label = repr(group["name"]) if type(group.get("name")) is str else str(index)
+    def _claim_group(self, optimizer: str, label: str, group: dict[Any, Any]) -> None:
         for number, parameter in enumerate(list_elements(group.get("params"))):
             if id(parameter) not in self._parameter_names and self._is_tensor(parameter):
                 name = f"{optimizer}.params[{label}][{number}]"
@@ -320,80 +315,6 @@ class _NamesOfTensors:
                         self._claims.add(tensor, name, kind, GRADIENT_FORM)
                     else:
                         self._claims.add(tensor, f"{name}.{attribute}{path}", kind)
-
-    def _note_uses(self) -> None:
-        """Notes what training does with the storages of parameters; of several that share one, with
-        that which it changes most.
-        """
-        if not self._stepped:
-            return
-        for parameter in sorted(self._parameters, key=self._use, reverse=True):
-            for _, storage in self._heap.storages(parameter):
-                place = (storage.device, storage.address)
-                self._uses.setdefault(place, _USES[self._use(parameter)])
-
-    def _note_dtypes(self) -> None:
-        """Notes the types of parameters and buffers, by their storages."""
-        for tensor in (*self._parameters, *self._buffers):
-            dtype = self._heap.dtype(tensor)
-            for _, storage in self._heap.storages(tensor):
-                self._dtypes.setdefault((storage.device, storage.address), dtype)
-
-    def _note_parts(self) -> None:
-        """Notes of parameters that are DTensors how many times their storage the whole is."""
-        for parameter in self._parameters:
-            whole_bytes = self._heap.whole_bytes(parameter)
-            for _, storage in self._heap.storages(parameter) if whole_bytes else ():
-                parts = round(whole_bytes / storage.size_bytes)
-                self._parts.setdefault((storage.device, storage.address), max(1, parts))
-
-    def _note_caches(self) -> None:
-        """Notes of parameters which cache has their module, or one around it, as an argument."""
-        caches = caches_of(self._heap, self._paths)
-        by_path = {self._paths[module]: cache for module, cache in caches.items()}
-        for place, _, path in self._parameters_below(by_path):
-            self._kept_by.setdefault(place, by_path[path])
-
-    def _note_calls(self) -> None:
-        """Notes of parameters that their model is a variable of a call, where there are several such models."""
-        calls = {
-            path: keeper for path, keeper in self._keepers.items() if keeper.startswith(IN_CALL)
-        }
-        for place, _, path in self._parameters_below(calls):
-            self._kept_by.setdefault(place, calls[path])
-
-    def _note_unfrozen(self) -> None:
-        """Notes of parameters that require gradients which module around them has ``requires_grad = False``
-        as an attribute: ``requires_grad_(False)`` is the method that would have frozen them.
-        """
-        paths = {
-            path
-            for module, path in self._paths.items()
-            if self._modules.tables[module].get("requires_grad") is False
-        }
-        for place, parameter, path in self._parameters_below(paths):
-            if self._heap.requires_gradients(parameter):
-                self._unfrozen.setdefault(place, path)
-
-    def _parameters_below(
-        self, paths: Collection[str]
-    ) -> Iterator[tuple[tuple[int, int], Any, str]]:
-        """Yields the storages of parameters of these modules, their children's included, each with its tensor
-        and the outermost of these modules around it.
-        """
-        for module, inner in self._paths.items() if paths else ():
-            around = next((path for path in _paths_around(inner) if path in paths), None)
-            for _, parameter in self._modules.parameters(module) if around is not None else ():
-                if self._is_tensor(parameter):
-                    for _, storage in self._heap.storages(parameter):
-                        yield (storage.device, storage.address), parameter, around or ""
-
-    def _use(self, parameter: Any) -> int:
-        """The place of a parameter's use among ``_USES``."""
-        if id(parameter) in self._stepped:
-            return _USES.index("stepped")
-        is_idle = not self._heap.requires_gradients(parameter)
-        return _USES.index("frozen" if is_idle else "unstepped")
 
     def _claim_attributes(self) -> None:
         """Tensors that modules keep without having registered them: caches, lists of parameters."""
@@ -430,7 +351,7 @@ class _NamesOfTensors:
                 self._claims.add(gradient, name, "gradient", GRADIENT_FORM)
         self._keepers = {self._paths[module]: holders.name(module) for module in twins}
         for storage, name in names.items():
-            self._kept_by[storage.device, storage.address] = holders.links(name)
+            self._links[storage.device, storage.address] = holders.links(name)
             self._shapes[storage.device, storage.address] = self._shape_of(storage, views[storage])
 
     def _twins(self) -> list[Any]:
@@ -472,6 +393,16 @@ class _NamesOfTensors:
         return name or f"{shape} tensor"
 
 
+def _group_labels(groups: list[dict[Any, Any]]) -> list[str]:
+    """What to call the groups of an optimizer: by their names, and by their places where they have none, or
+    several have the same.
+    """
+    texts = [repr(name) if type(name := group.get("name")) is str else "" for group in groups]
+    return [
+        text if text and texts.count(text) == 1 else str(index) for index, text in enumerate(texts)
+    ]
+
+
 def _trained(optimizer: dict[str, Any]) -> list[Any]:
     """The parameters that an optimizer, given by its attributes, changes: not those of a group whose
     learning rate is 0 where another's is not. A scheduler keeps the rate that it began with; without one
@@ -485,12 +416,3 @@ def _trained(optimizer: dict[str, Any]) -> list[Any]:
         if not is_at_rest or all(rests):
             parameters += list_elements(group.get("params"))
     return parameters
-
-
-def _paths_around(path: str) -> Iterator[str]:
-    """Yields the modules around one by their paths, the outermost first, and itself."""
-    end = path.find(".")
-    while end >= 0:
-        yield path[:end]
-        end = path.find(".", end + 1)
-    yield path

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -48,25 +48,51 @@ _CLASSES = frozenset(
 )
 
 
+class _NamedStorage(NamedTuple):
+    """A row of ``TensorNames``."""
+
+    device: int
+    address: int
+    size_bytes: int
+    kind: int
+    use: int
+    time_us: int
+    name: str
+    dtype: str
+    parts: int
+    kept_by: str
+    unfrozen: str
+    shape: str
+    frozen: bool
+    circle: str
+
+
 def names_of(part: dict[str, Any], _missing: list[str]) -> TensorNames:
     """The named storages; rows without an address, a size or a name are passed over."""
-    rows: list[tuple[int, int, int, int, int, int, str, str, int, str, str, str, str]] = []
+    rows: list[_NamedStorage] = []
     for tensor in as_list(part.get("tensors")):
         entry = as_dict(tensor)
         location = as_location(entry.get("device"), entry.get("address"), entry.get("bytes"))
         name = text_of(entry.get("name"))
         if location is None or not name:
             continue
-        kind = _KINDS.get(text_of(entry.get("kind")), TensorKind.TENSOR)
-        use = _USES.get(text_of(entry.get("use")), ParameterUse.UNKNOWN)
         time_us = as_number(entry.get("time_us"), LATEST_US)
-        moment = AT_THE_END if time_us is None else time_us
-        parts = as_number(entry.get("parts"), _MOST_PARTS) or 0
-        dtype, kept_by = text_of(entry.get("dtype")), text_of(entry.get("kept_by"), _LONGEST_LINK)
-        unfrozen, shape = text_of(entry.get("unfrozen")), text_of(entry.get("shape"), _LONGEST_LINK)
-        circle = text_of(entry.get("circle"), _LONGEST_LINK)
-        texts = (kept_by, unfrozen, shape, circle)
-        rows.append((*location, kind, use, moment, name, dtype, parts, *texts))
+        rows.append(
+            _NamedStorage(
+                *location,
+                kind=_KINDS.get(text_of(entry.get("kind")), TensorKind.TENSOR),
+                use=_USES.get(text_of(entry.get("use")), ParameterUse.UNKNOWN),
+                time_us=AT_THE_END if time_us is None else time_us,
+                name=name,
+                dtype=text_of(entry.get("dtype")),
+                parts=as_number(entry.get("parts"), _MOST_PARTS) or 0,
+                kept_by=text_of(entry.get("kept_by"), _LONGEST_LINK),
+                unfrozen=text_of(entry.get("unfrozen")),
+                shape=text_of(entry.get("shape"), _LONGEST_LINK),
+                frozen=entry.get("frozen") is True,
+                circle=text_of(entry.get("circle"), _LONGEST_LINK),
+            )
+        )
     return TensorNames(
         device=column_of(rows, 0, np.int32),
         address=column_of(rows, 1, np.uint64),
@@ -74,13 +100,14 @@ def names_of(part: dict[str, Any], _missing: list[str]) -> TensorNames:
         kind=column_of(rows, 3, np.uint8),
         use=column_of(rows, 4, np.uint8),
         time_us=column_of(rows, 5, np.int64),
-        name=tuple(row[6] for row in rows),
-        dtype=tuple(row[7] for row in rows),
-        parts=tuple(row[8] for row in rows),
-        kept_by=tuple(row[9] for row in rows),
-        unfrozen=tuple(row[10] for row in rows),
-        shape=tuple(row[11] for row in rows),
-        circle=tuple(row[12] for row in rows),
+        name=tuple(row.name for row in rows),
+        dtype=tuple(row.dtype for row in rows),
+        parts=tuple(row.parts for row in rows),
+        kept_by=tuple(row.kept_by for row in rows),
+        unfrozen=tuple(row.unfrozen for row in rows),
+        shape=tuple(row.shape for row in rows),
+        frozen=tuple(row.frozen for row in rows),
+        circle=tuple(row.circle for row in rows),
     )
 
 

@@ -13,6 +13,15 @@ TRANSFORMERS = "/opt/lib/python3.12/site-packages/transformers/models/bert/model
 FRAMES: dict[str, tuple[Frame, ...]] = {
     "load": ((f"{TORCH}/serialization.py", 1500, "load"), (USER, 8, "main")),
     "build": ((USER, 9, "main"),),
+    "deep copy": (
+        (f"{TORCH}/storage.py", 1100, "clone"),
+        (f"{TORCH}/storage.py", 1110, "__deepcopy__"),
+        ("/usr/lib/python3.12/copy.py", 136, "deepcopy"),
+        (f"{TORCH}/_tensor.py", 190, "__deepcopy__"),
+        ("/usr/lib/python3.12/copy.py", 136, "deepcopy"),
+        (USER, 30, "save"),
+    ),
+    "clone": ((USER, 31, "save"),),
     "layer": (
         (USER, 20, "forward"),
         (f"{TORCH}/nn/modules/module.py", 1700, "_call_impl"),
@@ -44,6 +53,40 @@ def test_a_checkpoint_that_stays_beside_its_model(
     assert (finding is not None) == is_told
     if finding is not None:
         assert finding.bytes == 300 << 20
+
+
+STATE = "Guard.state['optimizer']['state'][{}]['exp_avg']"
+
+
+@pytest.mark.parametrize(
+    ("part", "entry", "text", "is_told"),
+    [
+        ("deep copy", STATE, "self.state = copy.deepcopy(state_of(optimizer))", True),
+        ("deep copy", "best[{}]['momentum_buffer']", "", True),
+        ("clone", STATE, "self.state = {k: v.clone() for k, v in state.items()}", True),
+        ("clone", STATE, "self.state = tree_map(lambda t: t.detach().clone(), state)", True),
+        ("clone", STATE, "self.state = self.fresh_state()", False),  # what an optimizer makes
+        ("deep copy", "EMA.shadow['blocks.{}.weight']", "", False),  # an average of the weights
+        ("deep copy", "Guard.inputs[{}]", "", False),
+        ("clone", "optimizer.slow['blocks.{}.weight']", "slow = p.clone()", False),
+    ],
+)
+def test_a_copy_of_the_training_state_was_not_loaded(
+    tmp_path: Path, part: str, entry: str, text: str, *, is_told: bool
+) -> None:
+    run = MadeRun(FRAMES)
+    for number in range(10):
+        run.asks("build", 30, name=f"model.blocks.{number}.weight", kind="parameter")
+    for number in range(10):
+        run.asks(part, 30, name=entry.format(number))
+    answer = run.fails("layer", 60, tmp_path, source={(USER, 31): text})
+    finding = finding_of(answer, "kept_checkpoint")
+    assert (finding is not None) == is_told
+    if finding is not None:
+        assert finding.bytes == 300 << 20
+        assert "loaded" not in finding.title
+        assert 'to("cpu", copy=True)' in (finding.fix or "")
+    assert finding_of(answer, "two_copies") is None
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A checkpoint that was loaded to the GPU, and stays there beside the model that it was for."""
+"""A checkpoint that was loaded to the GPU, or a snapshot that was copied there, beside the model that has its own."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import re
 from collections.abc import Iterator
 
 import numpy as np
+from numpy.typing import NDArray
 
-from vramlens.analyses.attribution.categories import loading_rows
+from vramlens.analyses.attribution.categories import deep_copy_rows, loading_rows
 from vramlens.analyses.attribution.names import LAST_KEY
 from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
@@ -21,32 +22,84 @@ _LEAST_SHARE = 0.1
 _OF_OPTIMIZER = re.compile(
     r"\['(?:exp_avg(?:_sq)?|max_exp_avg_sq|momentum_buffer|square_avg|step)'\]$"
 )
+_COPIES = re.compile(r"\bdeepcopy\(|\.clone\(")
 
 
 @after_failure
 def kept_checkpoint(scene: Scene) -> Iterator[Finding]:
-    """What a load left on the GPU that is of no model, by keys as a model's and an optimizer's state have them."""
-    view, sizes = scene.view, scene.device.allocations.requested_bytes
-    rows = scene.program_rows
-    rows = rows[loading_rows(view.trace.stacks, scene.device.allocations.stack[rows])]
-    keys = _keys_of_parameters(scene)
-    is_state = [_is_of_state(view.names.name(row), keys) for row in rows.tolist()]
+    """What a load, or a copy of their state, left on the GPU that is of no model, by keys as a model's and an
+    optimizer's state have them.
+    """
+    rows, keys = scene.program_rows, _keys_of_parameters(scene)
+    is_state = [_is_of_state(scene.view.names.name(row), keys) for row in rows.tolist()]
     rows = rows[np.array(is_state, np.bool_)]
-    size_bytes, heap = int(sizes[rows].sum()), scene.advice_heap
-    has_optimizer = any(_OF_OPTIMIZER.search(view.names.name(row)) for row in rows.tolist())
-    if not has_optimizer or size_bytes < _LEAST_SHARE * heap.requested_bytes:
-        return  # weights alone may be an average, or a reference, that each step needs
-    yield Finding(
+    stack, stacks = scene.device.allocations.stack[rows], scene.trace.stacks
+    is_copy = deep_copy_rows(stacks, stack) | _are_of_lines_that_copy(scene, rows)
+    is_load = loading_rows(stacks, stack) & ~is_copy  # copying a storage is done in the same file
+    if _is_much(scene, rows[is_load]):
+        yield _loaded(scene, rows[is_load])
+    if _is_much(scene, rows[is_copy]):
+        yield _copied(scene, rows[is_copy])
+
+
+def _is_much(scene: Scene, rows: NDArray[np.int64]) -> bool:
+    """Whether an optimizer's state is among them, and they are enough: weights alone may be an average, or a
+    reference, that each step needs.
+    """
+    names, sizes = scene.view.names, scene.device.allocations.requested_bytes
+    has_optimizer = any(_OF_OPTIMIZER.search(names.name(row)) for row in rows.tolist())
+    return has_optimizer and sizes[rows].sum() >= _LEAST_SHARE * scene.advice_heap.requested_bytes
+
+
+def _are_of_lines_that_copy(scene: Scene, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """One flag an allocation: whether the text of its line copies."""
+    frames = scene.view.phases.frame[rows]
+    places = {frame: scene.view.place(frame) for frame in np.unique(frames).tolist()}
+    copying = [
+        frame
+        for frame, place in places.items()
+        if place is not None and _COPIES.search(scene.source_of(place))
+    ]
+    return np.isin(frames, copying)
+
+
+def _loaded(scene: Scene, rows: NDArray[np.int64]) -> Finding:
+    """What is said of a checkpoint."""
+    allocations, heap = scene.device.allocations, scene.advice_heap
+    size_bytes = int(allocations.requested_bytes[rows].sum())
+    return Finding(
         id="kept_checkpoint",
         verdict=Verdict.LIKELY,
         title=f"{part_of_heap(size_bytes, heap)} are a checkpoint that was loaded to the GPU, beside the model that has"
         " its own copy",
         bytes=size_bytes,
-        place=view.place_of_block(scene.device.allocations.largest_of(rows)),
+        place=scene.view.place_of_block(allocations.largest_of(rows)),
         evidence=("its keys are those of the model's parameters and of an optimizer's state",),
         fix='load it to the CPU, torch.load(path, map_location="cpu"): load_state_dict() copies to the GPU what the'
         " model and the optimizer need; or delete it once they have loaded it"
         f" (about {format_size(size_bytes)} less)",
+        extent=Extent(scene.advice_event, rows),
+    )
+
+
+def _copied(scene: Scene, rows: NDArray[np.int64]) -> Finding:
+    """What is said of a snapshot of the training's state."""
+    allocations, heap = scene.device.allocations, scene.advice_heap
+    size_bytes = int(allocations.requested_bytes[rows].sum())
+    return Finding(
+        id="kept_checkpoint",
+        verdict=Verdict.LIKELY,
+        title=f"{part_of_heap(size_bytes, heap)} are a copy of the optimizer's state, and of the weights with it, on"
+        " the GPU",
+        bytes=size_bytes,
+        place=scene.view.place_of_block(allocations.largest_of(rows)),
+        evidence=(
+            "its keys are those of an optimizer's state; nothing computes with it",
+            "while a new copy is made, the one before is still there",
+        ),
+        fix='keep the copy on the CPU: t.detach().to("cpu", copy=True) of each tensor in place of deepcopy() or'
+        f" clone() (about {format_size(size_bytes)} less); or copy into the tensors of the first one with copy_(),"
+        " which needs no second one",
         extent=Extent(scene.advice_event, rows),
     )
 
