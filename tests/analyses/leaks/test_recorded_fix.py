@@ -7,6 +7,8 @@ import pytest
 from analyses.leaks.test_leaks import growing
 from support.leak_programs import LEAK_LINE, MAIN, Run, at
 from support.oracle import MIB
+from support.recordings import DATA
+from vramlens import load
 from vramlens.analyses.leaks.recorded_fix import wide_scalar, with_fix
 from vramlens.analyses.leaks.recorded_leak import RecordedLeak
 from vramlens.analyses.leaks.recorded_leaks import leaks_of_trace
@@ -66,3 +68,11 @@ def test_what_every_eighth_step_leaves_is_told_for_that_time() -> None:
     assert "before it runs again" in (leak.advice or "")
     assert "saves 60.00 MiB every 8 steps" in (leak.advice or "")
     assert "per step" not in " ".join(notes_of(leak))
+
+
+@pytest.mark.parametrize(("name", "is_told"), [("cnn", True), ("running", False)])
+def test_an_evaluation_with_gradients_is_to_run_without(name: str, *, is_told: bool) -> None:
+    """Its results are small; their graphs are what is kept. A running sum in training is another thing."""
+    leaks = leaks_of_trace(load(DATA / "pairs" / f"{name}.vram")).leaks
+    largest = max(leaks, key=lambda leak: leak.bytes)
+    assert ("torch.no_grad()" in (largest.fix or "")) == is_told

@@ -10,6 +10,7 @@ import numpy as np
 from vramlens.analyses.attribution.categories import Category
 from vramlens.analyses.attribution.modules import OUTSIDE
 from vramlens.analyses.attribution.names import store_name
+from vramlens.analyses.attribution.training import Training
 from vramlens.analyses.leaks.certainty import (
     COPY,
     GRAPH,
@@ -224,7 +225,17 @@ def judged_leak(evidence: GroupEvidence) -> RecordedLeak | None:
         result_bytes=int(evidence.sizes.max()) if evidence.keeps_graph else 0,
         scalar_loss=_scalar_loss(evidence),
         copies_model=evidence.kept == COPY,
+        without_backward=_is_without_backward(evidence),
     )
+
+
+def _is_without_backward(evidence: GroupEvidence) -> bool:
+    """Whether most of it was made by modules with gradients enabled, where no backward pass has run."""
+    modules, rows = evidence.view.modules, evidence.rows
+    if evidence.view.training == Training.SEEN:
+        return False
+    keeps_graph = modules.marked[rows] & ~modules.without_grad[rows]
+    return bool(2 * evidence.sizes[keeps_graph].sum() > evidence.total_bytes)
 
 
 def _scalar_loss(evidence: GroupEvidence) -> str:

@@ -34,6 +34,7 @@ def with_fix(
     result_bytes: int = 0,
     scalar_loss: str = "",
     copies_model: bool = False,
+    without_backward: bool = False,
 ) -> RecordedLeak:
     """The leak with what to do about it, and how much that frees; as it is where the process has
     said that.
@@ -45,6 +46,7 @@ def with_fix(
             keeps each time.
         scalar_loss: the loss that asked for it and whose scalar keeps all errors; "" elsewhere.
         copies_model: whether each time leaves a copy of the model.
+        without_backward: whether models made it with gradients enabled, and no backward pass ran.
     """
     if leak.fix is not None:
         return leak
@@ -54,6 +56,8 @@ def with_fix(
     fix = _edit(leak, graph=cuts_graph, in_list=in_list, scalar_loss=scalar_loss)
     if copies_model and leak.kind is None:
         fix = _without_copies(leak)
+    elif without_backward and leak.kind is None:
+        fix = _without_graph(leak)
     return replace(
         leak,
         fix=fix,
@@ -67,6 +71,14 @@ def _without_copies(leak: RecordedLeak) -> str:
     return (
         f"keep the copies of the model that {line} makes on the CPU (`.cpu()`) or in a file"
         " (`torch.save`), or keep only the last one"
+    )
+
+
+def _without_graph(leak: RecordedLeak) -> str:
+    line = f"{leak.file}:{leak.line}" if leak.place is not None else "that line"
+    return (
+        f"run {line} in torch.no_grad(): no backward pass has run, and its graph is kept with its result. If"
+        " one is still to come, keep `.detach()` of the result instead"
     )
 
 
