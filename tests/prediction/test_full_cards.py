@@ -317,6 +317,31 @@ def test_gaps_have_an_earlier_request_refused() -> None:
     assert refused.row == 40
 
 
+LEAVES_GAPS = """import torch
+
+MIB = 1 << 20
+tensors = [torch.empty(8 * MIB, dtype=torch.uint8, device="cuda") for _ in range(300)]
+del tensors[::2]  # each segment of 20 MiB keeps one of two
+table = torch.empty(1000 * MIB, dtype=torch.uint8, device="cuda")
+"""
+
+
+def test_a_card_that_only_gaps_make_too_small_has_a_failure_too(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(LEAVES_GAPS)
+    done = predict(script, "--cards", "3500MiB,8GiB", "--json")
+    assert done.returncode == 0, done.stderr
+    prediction = json.loads(done.stdout)["prediction"]
+    assert [card["fits"] for card in prediction["cards"]] == [False, True]
+    failure = prediction["failure"]
+    assert failure["oom"]["requested_bytes"] == 1000 * MIB
+    assert failure["oom"]["line"] == 6
+    assert failure["oom"]["cause"] == "fragmentation"
+    need = failure["oom"]["need"]
+    free_bytes = failure["oom"]["reserved_bytes"] + failure["oom"]["free_bytes"]
+    assert need["floor_bytes"] < free_bytes < need["peak_reserved_bytes"]
+
+
 def test_a_first_request_that_is_too_much_has_an_empty_past() -> None:
     log = log_of([500])
     assert first_refused(log, 0, "", "2.11", 600 * MIB) is None

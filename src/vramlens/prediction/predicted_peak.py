@@ -83,7 +83,8 @@ class Prediction:
         own_limit: whether it fits the limit that it has set itself
             (``set_per_process_memory_fraction``); None without one.
         failure: what happens within that limit if it is too small, else on the largest of the cards that
-            were asked for and are; None where none is, or only gaps fail it.
+            were asked for and are; None where none is. Where only gaps between blocks fail it, the tensors
+            have no names.
     """
 
     peaks: Mapping[str, int]

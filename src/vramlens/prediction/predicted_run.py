@@ -11,7 +11,7 @@ import platform
 import threading
 import time
 import weakref
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -322,7 +322,7 @@ def answer(gathered: Gathered, question: Question) -> Prediction:
     own_fit = next(iter(fits_of(own_rooms, served, turns_are_open=decided.is_open)), None)
     if own_fit is not None and gathered.is_limited_late:
         own_fit = CardFit(own_fit.total_bytes, None)
-    too_small = {fit.total_bytes for fit in fits if fit.fits is False}
+    too_small = {fit.total_bytes for fit in fits if fit.fits is False}.intersection(question.cards)
     if served.within[card_bytes].lives is False:
         too_small.add(card.total_bytes)
     meta = {
@@ -375,21 +375,26 @@ def answer(gathered: Gathered, question: Question) -> Prediction:
 
 def _failure(
     gathered: Gathered,
-    too_small: Collection[int],
+    too_small: set[int],
     meta: Mapping[str, Any],
     whole_run: WholeRunMeta,
     question: Question,
 ) -> CardFailure | None:
     """The failure within the program's own limit if it went beyond it, else on the largest card that is too
-    small; None where only gaps fail it, and all that is alive would fit.
+    small.
 
     Args:
         too_small: the bytes of such cards.
     """
+    outside_bytes = card_named(question.gpu).outside_bytes[0]
     full_cards = [
         full_card
         for full_card in gathered.full_cards
         if full_card.room.is_own_limit or full_card.room.total_bytes in too_small
+    ]
+    full_cards += [  # those that only gaps between blocks fail: nobody looked then
+        FullCard.unseen(Room(total_bytes, total_bytes - outside_bytes), gathered.log)
+        for total_bytes in too_small.difference(card.room.total_bytes for card in full_cards)
     ]
     if not full_cards:
         return None
@@ -400,7 +405,7 @@ def _failure(
         step_rows=gathered.step_rows,
         whole_run=whole_run,
         conf=question.conf,
-        outside_bytes=card_named(question.gpu).outside_bytes[0],
+        outside_bytes=outside_bytes,
     )
 
 

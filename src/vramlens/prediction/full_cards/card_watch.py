@@ -61,6 +61,13 @@ class FullCard:
     request: RefusedRequest
     tensors: list[dict[str, Any]]
 
+    @classmethod
+    def unseen(cls, room: Room, log: RequestLog) -> FullCard:
+        """One of which nothing was noted when it became full."""
+        row = len(log.sizes) - 1
+        request = RefusedRequest(device=0, requested_bytes=log.sizes[row], device_free_bytes=0)
+        return cls(room, row, request, [])
+
 
 class CardWatch:
     """Watches for the request that is too much for each of some rooms.
