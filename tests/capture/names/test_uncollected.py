@@ -43,8 +43,8 @@ def _no_collection(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def circles_by_address() -> dict[int, str]:
     heap = LiveHeap(torch, "cpu", everything_alive())
-    circles = uncollected.uncollected_storages(heap)
-    heap.objects.clear()
+    circles = uncollected.uncollected_storages(heap, heap.index(float("inf")))
+    heap.clear()
     return defaultdict(str, {storage.address: circle for storage, circle in circles.items()})
 
 
@@ -172,7 +172,9 @@ def test_no_time_decides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_names_tell_it() -> None:
     """Also of what is too small, or too much, to be given a name otherwise."""
     addresses = {address_of(Wrapped(lambda owner: owner).latent) for _ in range(3)}
-    circles = {named.address: named.circle for named in named_tensors(device_type="cpu")}
+    circles = {
+        named.address: named.circle for named in named_tensors(device_type="cpu", with_garbage=True)
+    }
     assert {circles[address] for address in addresses} == {"Wrapped.wrapped"}
 
 

@@ -15,7 +15,8 @@ import pytest
 
 from support.installed import PYTHON_PATH
 from vramlens.capture.process import referents as sweeps
-from vramlens.capture.process.referents import Referents, referrers_of, shown_by, without_giants
+from vramlens.capture.process.reference_index import ReferenceIndex
+from vramlens.capture.process.referents import Referents, shown_by, without_giants
 
 # Waits, so that iterators of futures come and go: they fill the free list of _asyncio.
 ASYNCIO = """
@@ -166,5 +167,7 @@ def test_who_refers_is_looked_for_no_longer_than_there_is_time() -> None:
     target = object()
     holder = [target]
     objects = [[] for _ in range(5000)] + [holder]  # type: ignore[var-annotated]
-    assert list(referrers_of(objects, {id(target)}, float("inf"))) == [holder]
-    assert list(referrers_of(objects, {id(target)}, 0.0)) == []
+    index = ReferenceIndex(objects, float("inf"))
+    assert list(index.referrers_of({id(target)}, float("inf"))) == [holder]
+    assert list(index.referrers_of({id(target)}, 0.0)) == []
+    assert list(ReferenceIndex(objects, 0.0).referrers_of({id(target)}, float("inf"))) == []

@@ -15,11 +15,12 @@ from typing import Any
 from vramlens.capture.names.live_heap import (
     CONTAINERS,
     NAMESPACE,
+    PARTS_OF_FUNCTION,
     LiveHeap,
     attribute_text,
     items_of,
 )
-from vramlens.capture.process.referents import SEQUENCES, Referents, referrers_of
+from vramlens.capture.process.referents import SEQUENCES, Referents
 from vramlens.ground.live_objects import class_name
 
 _MOST_HOLDERS = 8
@@ -31,23 +32,6 @@ _INSIDES: tuple[type, ...] = (
     types.GeneratorType,
     types.CoroutineType,
 )
-_PARTS_OF_FUNCTION = (".__closure__", ".__defaults__", ".__kwdefaults__")
-_OF_CLASSES = frozenset(
-    map(
-        id,
-        (
-            types.BuiltinFunctionType,
-            types.ClassMethodDescriptorType,
-            types.CodeType,
-            types.GetSetDescriptorType,
-            types.MemberDescriptorType,
-            types.MethodDescriptorType,
-            types.WrapperDescriptorType,
-            property,
-        ),
-    )
-)
-"""The ids of what classes and modules are made of, a third of a heap with its functions: none leads to a tensor."""
 _WEAK: tuple[type, ...] = (weakref.WeakKeyDictionary, weakref.WeakValueDictionary)
 _ENDS: tuple[type, ...] = (*_INSIDES[1:], types.ModuleType, types.FunctionType, type)
 _CACHE = type(functools.lru_cache(len))
@@ -80,14 +64,12 @@ class HolderNames:
         self._referents = Referents()
         allowed = SEARCH_SECONDS if seconds is None else seconds
         children, until = tensors, thread_time() + allowed
-        self._holders = list(filter(_may_hold, heap.objects)) if tensors else []
         for _ in range(_LEVELS):
             sought = {id(child) for child in children} - self._edges.keys()
             if not sought or thread_time() > until:
                 break
             self._edges.update((identity, []) for identity in sought)
             children = self._sweep(sought, until)
-        self._holders.clear()  # a frame of this very look can be among them, as in the heap's objects
 
     def name(self, tensor: Any) -> str:
         """The name that leads to the tensor from a module, a class, an instance or a variable; ""
@@ -120,7 +102,7 @@ class HolderNames:
     def _sweep(self, sought: set[int], until: float) -> list[Any]:
         """Notes who holds the sought; the holders of which it is worth asking who holds them."""
         holders = []
-        for holder in referrers_of(self._holders, sought, until):
+        for holder in self._heap.index(until).referrers_of(sought, until):
             is_end = type(holder) in _ENDS or id(holder) in self._paths
             for label, child in self._labels(holder):
                 if id(child) in sought and len(self._edges[id(child)]) < _MOST_HOLDERS:
@@ -143,7 +125,7 @@ class HolderNames:
             referents = self._referents.of_one(holder)
             return [(NAMESPACE, referent) for referent in referents if type(referent) is dict]
         if cls is types.FunctionType:
-            return [(part, getattr(holder, part[1:])) for part in _PARTS_OF_FUNCTION]
+            return [(part, getattr(holder, part[1:])) for part in PARTS_OF_FUNCTION]
         if cls is functools.partial:
             return [("", part) for part in (holder.args, holder.keywords)]
         return [(NAMESPACE, self._heap.namespace(holder)), *self._heap.edges(holder)]
@@ -243,14 +225,6 @@ def caches_of(heap: LiveHeap, arguments: Container[int]) -> dict[int, str]:
             if identity in arguments:
                 names.setdefault(identity, name_of_cache(heap, cache))
     return names
-
-
-def _may_hold(candidate: Any) -> bool:
-    """Whether it may lead to a tensor of the program, by its type."""
-    cls = type(candidate)
-    if cls is types.FunctionType:
-        return any(getattr(candidate, part[1:]) for part in _PARTS_OF_FUNCTION)
-    return id(cls) not in _OF_CLASSES  # a metaclass may define ==
 
 
 def _first_elements(container: Any) -> list[Any]:

@@ -11,6 +11,7 @@ from contextlib import suppress
 from itertools import compress, takewhile
 from typing import Any, NamedTuple
 
+from vramlens.capture.process.reference_index import ReferenceIndex
 from vramlens.capture.process.referents import SEQUENCES
 from vramlens.ground.live_objects import (
     InstanceLayout,
@@ -29,6 +30,23 @@ _OPAQUE = (
     types.MethodType,
     types.CodeType,
 )
+PARTS_OF_FUNCTION = (".__closure__", ".__defaults__", ".__kwdefaults__")
+_OF_CLASSES = frozenset(
+    map(
+        id,
+        (
+            types.BuiltinFunctionType,
+            types.ClassMethodDescriptorType,
+            types.CodeType,
+            types.GetSetDescriptorType,
+            types.MemberDescriptorType,
+            types.MethodDescriptorType,
+            types.WrapperDescriptorType,
+            property,
+        ),
+    )
+)
+"""The ids of what classes and modules are made of, a third of a heap with its functions: none leads to a tensor."""
 CONTAINERS = (dict, *SEQUENCES)
 NAMESPACE = ".__dict__"
 _MOST_ITEMS = 300_000
@@ -73,12 +91,29 @@ class LiveHeap:
         self._layouts: dict[int, InstanceLayout] = {}
         self._plain: dict[int, bool] = {}
         self.objects = objects
+        self._index: ReferenceIndex | None = None
         # Classes are kept for the while of this look: their ids are the keys.
         self._classes = self._classify(torch)
         self.live: dict[str, list[Any]] = {}
         has_kind = map(self._kinds.__contains__, map(id, map(type, self.objects)))
         for instance in compress(self.objects, has_kind):
             self.live.setdefault(self._kinds[id(type(instance))], []).append(instance)
+
+    def index(self, until: float) -> ReferenceIndex:
+        """The references of all objects that may lead to a tensor, read when they are first asked for.
+
+        Args:
+            until: when to end reading, by ``time.thread_time``.
+        """
+        if self._index is None:
+            self._index = ReferenceIndex(filter(_may_hold, self.objects), until)
+        return self._index
+
+    def clear(self) -> None:
+        """Lets go of the objects: the frame of this very look can be among them, and would hold them all."""
+        self.objects.clear()
+        if self._index is not None:
+            self._index.clear()
 
     def _classify(self, torch: Any) -> list[type]:
         """Every class there is; ``_kinds`` then knows the interesting ones by id (a metaclass
@@ -272,6 +307,14 @@ class LiveHeap:
 
 HeapClass = Callable[[Any, str, list[Any]], LiveHeap]
 """Makes the live objects of PyTorch, the type of device and everything alive."""
+
+
+def _may_hold(candidate: Any) -> bool:
+    """Whether it may lead to a tensor of the program, by its type."""
+    cls = type(candidate)
+    if cls is types.FunctionType:
+        return any(getattr(candidate, part[1:]) for part in PARTS_OF_FUNCTION)
+    return id(cls) not in _OF_CLASSES  # a metaclass may define ==
 
 
 def _kind_by_class_name(name: str) -> str:

@@ -24,10 +24,11 @@ import gc
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from time import thread_time
 from typing import Any
 
 from vramlens.capture.names.claims import GRADIENT_FORM, StorageClaims
-from vramlens.capture.names.holder_names import HolderNames
+from vramlens.capture.names.holder_names import SEARCH_SECONDS, HolderNames
 from vramlens.capture.names.live_heap import (
     HeapClass,
     LiveHeap,
@@ -42,15 +43,13 @@ from vramlens.capture.names.live_heap import (
 from vramlens.capture.names.module_names import ModuleNames, UniqueNames
 from vramlens.capture.names.parameter_facts import ParameterFacts
 from vramlens.capture.names.sharded_names import FsdpNames, attribute_kind, claim_wrappers
-from vramlens.capture.names.uncollected import SECONDS, uncollected_storages
+from vramlens.capture.names.uncollected import uncollected_storages
 from vramlens.capture.process.tracked_objects import everything_alive
 from vramlens.capture.process.undisturbed import no_collection
 from vramlens.ground.program_errors import let_through, own_errors
 
 _LEAST_BYTES, _WORTH_A_SEARCH = 64 * 1024, 0.01
 _MOST_OTHERS, _MOST_VIEWS = 500, 4
-_SHARE = 0.2
-"""Of the time for the search of holders, that looking for garbage may take beside it."""
 _TYPED = ("parameter", "buffer")
 """Kinds whose elements' type is noted."""
 
@@ -106,6 +105,7 @@ def named_tensors(
     device_type: str = "cuda",
     root_names: Mapping[int, str] | None = None,
     search_seconds: float | None = None,
+    with_garbage: bool = False,
     heap_class: HeapClass = LiveHeap,
 ) -> list[NamedTensor]:
     """All storages on devices of a type that have a name: of models and optimizers all, of others
@@ -115,6 +115,7 @@ def named_tensors(
         root_names: better names for modules that are not another module's child, by ``id``.
         search_seconds: what the search for holders of the others may take of the processor's time;
             by default 2.5.
+        with_garbage: whether to look for what only garbage keeps, which takes up to half a second.
         heap_class: makes the live objects of PyTorch, the type of device and everything alive: another
             where tensors have no addresses.
     """
@@ -127,9 +128,8 @@ def named_tensors(
             # This thread's only: no subclass and no mode hears of what is read.
             with torch._C.DisableTorchFunction():
                 heap = heap_class(torch, device_type, everything_alive())
-                circles = _circles(
-                    heap, search_seconds
-                )  # while nothing here but the heap's lists refers to it
+                # While nothing here but the heap and its index refer to the objects.
+                circles = _circles(heap, search_seconds) if with_garbage else {}
                 names = _NamesOfTensors(heap, root_names or {}, search_seconds)
                 return names.resolved(circles)
         except Exception as error:  # torch is not there, or not whole
@@ -137,14 +137,14 @@ def named_tensors(
             return []
         finally:
             if heap is not None:
-                heap.objects.clear()  # this very frame can be among them, and would hold them all
+                heap.clear()
 
 
 def _circles(heap: LiveHeap, search_seconds: float | None) -> dict[TensorStorage, str]:
-    """The storages that only garbage keeps; where the search has little time, so has this."""
-    seconds = SECONDS if search_seconds is None else min(SECONDS, _SHARE * search_seconds)
+    """The storages that only garbage keeps."""
+    allowed = SEARCH_SECONDS if search_seconds is None else search_seconds
     with own_errors():
-        return uncollected_storages(heap, seconds)
+        return uncollected_storages(heap, heap.index(thread_time() + allowed))
     return {}
 
 

@@ -24,7 +24,8 @@ from vramlens.capture.names.live_heap import (
     TensorStorage,
     attribute_text,
 )
-from vramlens.capture.process.referents import Referents, lengths_of, referrers_of
+from vramlens.capture.process.reference_index import ReferenceIndex
+from vramlens.capture.process.referents import Referents, lengths_of
 from vramlens.ground.live_objects import class_dict, class_name
 
 SECONDS = 0.5
@@ -45,24 +46,24 @@ _NAMELESS: tuple[type, ...] = (
 )
 
 
-def uncollected_storages(heap: LiveHeap, seconds: float | None = None) -> dict[TensorStorage, str]:
+def uncollected_storages(heap: LiveHeap, index: ReferenceIndex) -> dict[TensorStorage, str]:
     """The storages that only garbage keeps, each with the circle that does: ``Node.children[0].parent``.
     None where there was no time to decide.
 
     Args:
-        seconds: of the processor's time; by default 0.5.
+        index: of the heap's objects.
     """
     if not getattr(sys, "_is_gil_enabled", lambda: True)():
         return {}  # there, references are counted in other ways
-    until = thread_time() + (SECONDS if seconds is None else seconds)
-    reached = _Reached(_starts(heap, until))
+    until = thread_time() + SECONDS
+    reached = _Reached(_starts(heap, index, until))
     if not reached.follow(until):
         return {}
-    garbage = _garbage_of(reached, [heap.objects, *heap.live.values()])
+    garbage = _garbage_of(reached, [heap.objects, index.objects, *heap.live.values()])
     return _storages_of(heap, _Circles(heap, reached, garbage)) if garbage else {}
 
 
-def _starts(heap: LiveHeap, until: float) -> Iterator[Any]:
+def _starts(heap: LiveHeap, index: ReferenceIndex, until: float) -> Iterator[Any]:
     """Yields what may keep tensors: modules, optimizers, and who holds a large tensor."""
     yield from heap.live.get("module", ())
     yield from heap.live.get("optimizer", ())
@@ -72,7 +73,7 @@ def _starts(heap: LiveHeap, until: float) -> Iterator[Any]:
         if (storage := heap.storage(tensor)) is not None and storage.size_bytes >= _LEAST_BYTES
     }
     if large:
-        yield from referrers_of(heap.objects, large, until)
+        yield from index.referrers_of(large, until)
 
 
 class _Reached:

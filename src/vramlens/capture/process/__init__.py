@@ -7,6 +7,7 @@ late_errors: errors of signal handlers inside callbacks of C code.
 own_socket: sockets of vramlens's own in the user's program.
 own_thread: threads of vramlens's own in the user's program.
 process_state: what the system says of another process: whether it runs, and what it has started.
+reference_index: who refers to what among some objects, read once.
 referents: objects asked for what they hold, those alone whose answer is known to be harmless.
 thread_trace: tracing one thread with a function in C's sense (``PyEval_SetTrace``).
 tracked_objects: the objects that Python's collector knows.

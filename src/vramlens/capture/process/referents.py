@@ -29,10 +29,9 @@ import sys
 import sysconfig
 import types
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from itertools import compress
 from operator import not_
-from time import thread_time
 from typing import Any
 
 from vramlens.ground.live_objects import DESCRIPTORS, class_dict, class_order
@@ -206,26 +205,6 @@ def without_giants(holders: list[Any], room: int) -> list[Any]:
 def chunk_from(objects: list[Any], start: int) -> list[Any]:
     """The next ``CHUNK`` objects, without those that hold more than one look may hand out."""
     return without_giants(objects[start : start + CHUNK], _MOST_HELD)
-
-
-def referrers_of(objects: list[Any], wanted: set[int], until: float) -> Iterator[Any]:
-    """Objects that refer to one of the wanted ids: one sweep, whatever their number; those that are
-    found by then.
-
-    ``gc.get_referrers`` compares each reference with each target, one after the other.
-
-    Args:
-        until: when to end, by ``time.thread_time``.
-    """
-    referents = Referents()
-    for start in range(0, len(objects), CHUNK):
-        if thread_time() > until:
-            return
-        chunk = chunk_from(objects, start)
-        if not wanted.isdisjoint(map(id, referents.of(chunk))):
-            for candidate in chunk:
-                if not wanted.isdisjoint(map(id, referents.of_one(candidate))):
-                    yield candidate
 
 
 def _slot_getter() -> Callable[[type], int | None]:

@@ -294,7 +294,7 @@ class Recorder:
             self.facts = DeviceFacts(gpu)
         self.facts.look_at_the_end(in_trouble=request.trigger in _IN_TROUBLE)
         # The names before the snapshot: it is millions of objects more.
-        parts = self._parts(gpu, self.facts)
+        parts = self._parts(gpu, self.facts, request.trigger)
         snapshot = gpu.snapshot()
         if request.since_us:
             leave_out_before(snapshot, request.since_us)
@@ -319,9 +319,9 @@ class Recorder:
         is_wanted = request.redacted or self._open_redactions > 0
         return self._redaction or (Redaction(self._command or ()) if is_wanted else None)
 
-    def _parts(self, gpu: Allocator, facts: DeviceFacts) -> dict[str, Any]:
+    def _parts(self, gpu: Allocator, facts: DeviceFacts, trigger: str) -> dict[str, Any]:
         """The contents of a recording beside its snapshot and meta data."""
-        names = self._names(gpu.kind) or []
+        names = self._names(gpu.kind, with_garbage=trigger == "oom") or []
         owners = None if self.owners is None else self.owners(gpu.kind)
         parts = {
             "names": {"tensors": [*self._earlier_names, *names]},
@@ -333,7 +333,7 @@ class Recorder:
         return parts
 
     @harmless("naming tensors")
-    def _names(self, kind: str) -> list[dict[str, Any]]:
+    def _names(self, kind: str, *, with_garbage: bool = False) -> list[dict[str, Any]]:
         from vramlens.capture.names.tensor_names import named_tensors
 
         with no_other_thread():
@@ -341,6 +341,7 @@ class Recorder:
                 device_type=kind,
                 root_names=self._paths.root_names,
                 search_seconds=self.naming_seconds,
+                with_garbage=with_garbage,
             )
             return [tensor.to_dict() for tensor in tensors]
 

@@ -137,6 +137,7 @@ class CardWatch:
         tensors = named_tensors(
             root_names=self._root_names,
             search_seconds=_SEARCH_SECONDS,
+            with_garbage=True,
             heap_class=partial(NamedHeap, self._log),
         )
         return partial(
