@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import re
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -203,3 +204,37 @@ def test_frozen_parameters_that_an_optimizer_has() -> None:
     model.head.weight.requires_grad_(True)
     assert "frozen" not in named(model.head.weight).to_dict()
     assert optimizer.param_groups
+
+
+class Pruned(Exception):
+    pass
+
+
+def test_models_of_calls_that_a_kept_exception_keeps() -> None:
+    def objective(trial: int) -> set[str]:
+        model = Net()
+        if trial < 2:
+            raise Pruned
+        del model
+        kept_by = {named.name: named.kept_by for named in named_tensors(device_type="cpu")}
+        return {keeper for keeper in kept_by.values() if keeper.startswith("local of ")}
+
+    failed = []
+    keepers: set[str] = set()
+    for trial in range(3):
+        try:
+            keepers = objective(trial)
+        except Pruned as error:
+            failed.append(error)
+    assert keepers == {"local of objective()", "local of objective(), call 2"}
+    failed.clear()
+
+
+def test_hooks_are_named_through_what_a_partial_keeps() -> None:
+    layer = nn.Linear(2, 2)
+    source = torch.zeros(*LARGE)
+    layer.register_forward_hook(functools.partial(print, source=source))
+    address = source.untyped_storage().data_ptr()
+    del source
+    name = next(one.name for one in named_tensors(device_type="cpu") if one.address == address)
+    assert re.fullmatch(r"layer\._forward_hooks\[\d+\]\['source'\]|.*_forward_hooks.*", name)

@@ -349,7 +349,7 @@ class _NamesOfTensors:
             for owner in views[storage]:
                 gradient = self._heap.gradient(owner)
                 self._claims.add(gradient, name, "gradient", GRADIENT_FORM)
-        self._keepers = {self._paths[module]: holders.name(module) for module in twins}
+        self._keepers = {self._paths[id(module)]: holders.name(module) for module in twins}
         for storage, name in names.items():
             self._links[storage.device, storage.address] = holders.links(name)
             self._shapes[storage.device, storage.address] = self._shape_of(storage, views[storage])
@@ -357,8 +357,8 @@ class _NamesOfTensors:
     def _twins(self) -> list[Any]:
         """The modules that are no other's child, of classes with several of them."""
         roots: dict[type, list[Any]] = {}
-        for module, path in self._paths.items():
-            if "." not in path:
+        for module in self._heap.live.get("module", ()):
+            if "." not in self._paths.get(id(module), "."):
                 roots.setdefault(type(module), []).append(module)
         return [module for modules in roots.values() if len(modules) > 1 for module in modules]
 

@@ -32,7 +32,7 @@ SECONDS = 0.5
 _MOST_OBJECTS = 200_000
 _MOST_MEMBERS = 1_000_000
 """Of one container."""
-_LEAST_BYTES = 2**20
+_LEAST_BYTES = 2**16
 """Of a tensor for whose holders it is worth a sweep."""
 _LOOK_AT_THE_CLOCK = 512  # objects
 _LONGEST_CIRCLE = 120

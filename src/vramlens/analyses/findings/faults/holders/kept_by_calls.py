@@ -60,9 +60,11 @@ def kept_by_calls(scene: Scene) -> Iterator[Finding]:
     request = scene.ending_request
     running_frames = [] if request is None else scene.trace.stacks.of(request.stack)
     calls = max(_all_calls(scene), key=lambda calls: calls.size_bytes, default=None)
-    if not running_frames or calls is None:  # in a backward pass nobody knows what runs
+    if request is None or calls is None:
         return
     running = sum(frame.function == calls.function for frame in running_frames)
+    if not running_frames:  # in a backward pass nobody knows which of them waits for it
+        running = 1
     is_much = calls.size_bytes >= _LEAST_SHARE * scene.advice_heap.requested_bytes
     if not is_much or calls.number - running < _FEWEST_CALLS:
         return

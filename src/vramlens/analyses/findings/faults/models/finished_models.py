@@ -83,8 +83,8 @@ def finished_models(scene: Scene) -> Iterator[Finding]:
             f"take the {what} (on a method it keeps each self), or keep its results in the"
             " instance; then let go of model and optimizer before the next is built"
         )
-    elif all(model.call and model.call != newest.call for model in finished):
-        function = finished[0].call.removeprefix(IN_CALL).partition("(")[0]
+    elif calls := _ended_calls(finished, newest):
+        function = calls[0].removeprefix(IN_CALL).partition("(")[0]
         evidence.append(
             f"they are variables of calls of {function}() that have ended: a kept exception holds such, by its"
             " traceback"
@@ -104,6 +104,12 @@ def finished_models(scene: Scene) -> Iterator[Finding]:
         fix=f"{remedy} (up to {format_size(size_bytes)} less)",
         extent=Extent(scene.advice_event, np.sort(rows)),
     )
+
+
+def _ended_calls(finished: list[_Model], newest: _Model) -> list[str]:
+    """The calls that have most of these models as variables, and are none that runs; none where few are known."""
+    calls = [model.call for model in finished if model.call not in ("", newest.call)]
+    return calls if 2 * len(calls) >= len(finished) else []
 
 
 def _kept_by_caches(caches: list[str]) -> str:

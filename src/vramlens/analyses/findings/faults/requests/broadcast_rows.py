@@ -29,12 +29,17 @@ _ROW_BY_ROW = re.compile(
 """Arithmetic between two plain operands, and losses: what is mostly meant row by row. A kernel, a product and an
 axis that is added make pairs because they want them.
 """
+_PART = rf"(?:[\w.]+\([\w., ]*\)|{_OPERAND})"
+"""An operand, or what a model or a method computes."""
 _DIFFERENCE = re.compile(
-    rf"\((?P<inner>{_OPERAND}\s*-\s*{_OPERAND})\)|^\w+ = (?P<line>{_OPERAND}\s*-\s*{_OPERAND})$"
+    rf"\((?P<inner>{_PART}\s*-\s*{_PART})\)|^\w+ = (?P<line>{_PART}\s*-\s*{_PART})$"
 )
 """In a line: what a mean of squares is computed of, or all of the line."""
 _TURNED = re.compile(r"\.(?:T|mT|H|t\(\))(?!\w)")
 """An operand that is turned round makes pairs on purpose."""
+_MEANT_AS_PAIRS = re.compile(
+    rf"{_TURNED.pattern}|\.(?:unsqueeze|view|reshape|transpose|permute|expand|repeat)\("
+)
 _ITEM_BYTES = 4
 """Of the type that most programs compute in."""
 _ITEMS = (1, 2, 4, 8)
@@ -81,7 +86,7 @@ def _row_by_row(scene: Scene) -> Iterator[tuple[str, int, Place | None, int]]:
         if _has_older_twin(scene, place, made_bytes, born):
             continue  # a matrix that is centered
         difference = _DIFFERENCE.search(scene.source_of(place)) if place is not None else None
-        if difference is not None and not _TURNED.search(difference[0]):
+        if difference is not None and not _MEANT_AS_PAIRS.search(difference[0]):
             yield difference["inner"] or difference["line"], shape.bytes, place, born
 
 
@@ -158,5 +163,8 @@ def _unnamed_column(scene: Scene, expression: str, size_bytes: int, made_at: int
     vectors = np.setdiff1d(alive[sizes[alive] == rows * _ITEM_BYTES], of_model)
     unknown = [row for row in vectors.tolist() if row not in scene.advice_shapes]
     is_of_table = re.search(_PICKED, expression) is not None
-    is_there = len(unknown) >= (1 if is_of_table else _BOTH)
+    is_there = len(unknown) >= (1 if is_of_table else _BOTH) or (
+        # A vector that is known makes pairs only with a column: what is computed in the expression.
+        "(" in expression and any(shape.sizes == (rows,) for shape in scene.advice_shapes.values())
+    )
     return Shape("float32", (rows, 1)) if is_there else None
