@@ -188,3 +188,28 @@ def test_an_operand_with_as_many_numbers_makes_no_pairs(
         run.asks("state", beside, name=name, kind=kind)
     answer = run.fails("all", 16, tmp_path, expression="self.weight * self.scale")
     assert finding_of(answer, "broadcast_rows") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "vector", "is_told"),
+    [
+        ("loss = 0.5 * (returns - policy.critic(batch.obs)).pow(2).mean()", "float32[2048]", True),
+        ("loss = (model(x) - y).square().mean()", "float32[2048]", True),
+        (
+            "loss = 0.5 * (returns - policy.critic(batch.obs)).pow(2).mean()",
+            "float32[64, 32]",
+            False,
+        ),
+        ("gaps = (times - times.unsqueeze(1)).abs()", "float32[2048]", False),
+        ("gaps = (times - grid.view(n, 1)).abs()", "float32[2048]", False),
+    ],
+)
+def test_a_column_that_a_model_computes_and_nobody_keeps(
+    tmp_path: Path, text: str, vector: str, *, is_told: bool
+) -> None:
+    """A vector that is known makes a square only with a column."""
+    run = MadeRun(FRAMES)
+    run.asks("state", ROWS * 4 / (1 << 20), name="Rollout.returns", shape=vector)
+    run.asks("all", 16, name="float32[2048, 2048] tensor")
+    answer = run.fails("all", 16, tmp_path, node="PowBackward0", source={(USER, 9): text})
+    assert (finding_of(answer, "broadcast_rows") is not None) == is_told

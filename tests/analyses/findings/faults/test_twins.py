@@ -5,6 +5,7 @@ keeps. The rule tells one and is silent, or unsure, on the other.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -323,6 +324,25 @@ def test_calls_that_ended_and_one_call_with_many_variables(tmp_path: Path) -> No
     assert "8 calls of step()" in finding.title
     assert finding_of(single.fails("layer", 60, tmp_path), "kept_by_calls") is None
     assert finding_of(waiting.fails("layer", 60, tmp_path), "kept_by_calls") is None
+
+
+class InBackward(MadeRun):
+    """What the engine's own thread asks for has no stack of Python's."""
+
+    def frames_of(self, part: str) -> list[dict[str, Any]]:
+        return [] if part == "engine" else super().frames_of(part)
+
+
+def test_calls_that_ended_before_a_backward_pass_failed(tmp_path: Path) -> None:
+    """Nobody knows which call waits for it: one at most."""
+    run = InBackward(FRAMES)
+    run.asks("weights", 200)
+    for number in range(8):
+        call = f", call {number + 1}" if number else ""
+        run.asks("keep", 50, name=f"local of step(){call}")
+    finding = finding_of(run.fails("engine", 60, tmp_path), "kept_by_calls")
+    assert finding is not None
+    assert finding.verdict == "likely"
 
 
 @pytest.mark.parametrize(
