@@ -37,8 +37,7 @@ def facts_of(explanation: Any) -> dict[str, Any] | None:
     ids = [finding["id"] for finding in fixes if finding["id"] not in _LIMITS]
     return {
         "line": oom["line"],
-        "requested_bytes": oom["tried_bytes"],
-        "in_use_bytes": oom["allocated_bytes"],
+        "in_use_mib": round(oom["allocated_bytes"] / 2**20),
         "first": ids[0] if ids else None,
     }
 
@@ -65,7 +64,7 @@ def table_of(rows: list[dict[str, Any]]) -> str:
         if predicted is None:
             lines.append(f"| `{row['program']}` | – | {recorded['line']} | – | – | – | – |")
             continue
-        in_use = [round(facts["in_use_bytes"] / 2**20) for facts in (predicted, recorded)]
+        in_use = [facts["in_use_mib"] for facts in (predicted, recorded)]
         same = predicted["first"] == recorded["first"]
         lines.append(
             f"| `{row['program']}` | {predicted['line']} | {recorded['line']} | {in_use[0]:,} | {in_use[1]:,}"
