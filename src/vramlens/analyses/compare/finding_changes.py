@@ -103,6 +103,8 @@ def _is_as_large_in(other: Run, problem: Finding, run: Run, places: Mapping[Plac
     if extent is None or not problem.bytes:
         return False
     if not len(extent.rows):
+        if not len(extent.holes):
+            return False
         return _most_unused(other) >= _NEARLY * problem.bytes
     sizes = run.view.device.allocations.requested_bytes[extent.rows]
     frames = np.unique(run.view.phases.frame[extent.rows])

@@ -28,6 +28,7 @@ from vramlens.analyses.findings.faults.holders.kept_by_calls import kept_by_call
 from vramlens.analyses.findings.faults.holders.kept_on_ctx import kept_on_ctx
 from vramlens.analyses.findings.faults.holders.left_hooks import left_hooks
 from vramlens.analyses.findings.faults.holders.linked_objects import linked_objects
+from vramlens.analyses.findings.faults.holders.spent_inputs import spent_inputs
 from vramlens.analyses.findings.faults.holders.waiting_objects import waiting_objects
 from vramlens.analyses.findings.faults.idle_experts import idle_experts
 from vramlens.analyses.findings.faults.kept.collected_outputs import collected_outputs
@@ -314,6 +315,14 @@ FROM_RECORDING: tuple[FindingRow[Scene], ...] = (
     ),
     FindingRow(
         id="retry_in_except", find=retry_in_except, is_mended_in_code=True, saves_at_most=True
+    ),
+    FindingRow(
+        id="spent_inputs",
+        find=spent_inputs,
+        is_mended_in_code=True,
+        takes_place_of="kept_in_store",
+        saves_at_most=True,
+        grows=True,
     ),
     FindingRow(
         id="left_hooks", find=left_hooks, is_mended_in_code=True, saves_at_most=True, grows=True

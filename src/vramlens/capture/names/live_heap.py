@@ -90,6 +90,7 @@ class LiveHeap:
         self._kinds: dict[int, str] = {}
         self._layouts: dict[int, InstanceLayout] = {}
         self._plain: dict[int, bool] = {}
+        self._count_uses: Any = torch._C._storage_Use_Count
         self.objects = objects
         self._index: ReferenceIndex | None = None
         # Classes are kept for the while of this look: their ids are the keys.
@@ -252,6 +253,11 @@ class LiveHeap:
             return None
         return TensorStorage(-1 if device.index is None else device.index, address, size, offset)
 
+    def storage_uses(self, tensor: Any) -> int:
+        """How many tensors share the storage of a plain tensor, those of C++ included, and one more for what asks."""
+        storage = self.tensor.untyped_storage(tensor)
+        return int(self._count_uses(storage._cdata))
+
     def storages(self, tensor: Any, depth: int = 3) -> list[tuple[str, TensorStorage]]:
         """All storages that a tensor keeps, with what to add to its name: ``__tensor_flatten__``
         without calling it.
@@ -313,7 +319,7 @@ def _may_hold(candidate: Any) -> bool:
     """Whether it may lead to a tensor of the program, by its type."""
     cls = type(candidate)
     if cls is types.FunctionType:
-        return any(getattr(candidate, part[1:]) for part in PARTS_OF_FUNCTION)
+        return any(getattr(candidate, part[1:]) is not None for part in PARTS_OF_FUNCTION)
     return id(cls) not in _OF_CLASSES  # a metaclass may define ==
 
 

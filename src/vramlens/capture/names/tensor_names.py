@@ -356,10 +356,10 @@ class _NamesOfTensors:
 
     def _twins(self) -> list[Any]:
         """The modules that are no other's child, of classes with several of them."""
-        roots: dict[type, list[Any]] = {}
+        roots: dict[int, list[Any]] = {}  # by the class's id: a metaclass may define hash
         for module in self._heap.live.get("module", ()):
             if "." not in self._paths.get(id(module), "."):
-                roots.setdefault(type(module), []).append(module)
+                roots.setdefault(id(type(module)), []).append(module)
         return [module for modules in roots.values() if len(modules) > 1 for module in modules]
 
     def _unnamed(self) -> dict[TensorStorage, list[Any]]:

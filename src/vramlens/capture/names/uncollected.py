@@ -30,12 +30,14 @@ from vramlens.ground.live_objects import class_dict, class_name
 
 SECONDS = 0.5
 _MOST_OBJECTS = 200_000
-_MOST_MEMBERS = 1_000_000
-"""Of one container."""
+_MOST_MEMBERS = 100_000
+"""Of one container: more are data."""
 _LEAST_BYTES = 2**16
 """Of a tensor for whose holders it is worth a sweep."""
-_LOOK_AT_THE_CLOCK = 512  # objects
+_LOOK_AT_THE_CLOCK = 4096  # objects and members
 _LONGEST_CIRCLE = 120
+_MOST_STEPS = 2000
+"""On the way back to an object."""
 _WITHOUT_INSTANCES = "containers and functions"
 _NAMELESS: tuple[type, ...] = (
     *CONTAINERS,
@@ -53,14 +55,14 @@ def uncollected_storages(heap: LiveHeap, index: ReferenceIndex) -> dict[TensorSt
     Args:
         index: of the heap's objects.
     """
-    if not getattr(sys, "_is_gil_enabled", lambda: True)():
-        return {}  # there, references are counted in other ways
+    if not getattr(sys, "_is_gil_enabled", lambda: True)() or gc.get_freeze_count():
+        return {}  # where references are counted in other ways, or a collection leaves some objects out
     until = thread_time() + SECONDS
     reached = _Reached(_starts(heap, index, until))
     if not reached.follow(until):
         return {}
     garbage = _garbage_of(reached, [heap.objects, index.objects, *heap.live.values()])
-    return _storages_of(heap, _Circles(heap, reached, garbage)) if garbage else {}
+    return _storages_of(heap, _Circles(heap, reached, garbage), until) if garbage else {}
 
 
 def _starts(heap: LiveHeap, index: ReferenceIndex, until: float) -> Iterator[Any]:
@@ -89,25 +91,38 @@ class _Reached:
         self.objects: list[Any] = []
         self.places: dict[int, int] = {}
         self.below: list[list[int]] = []
+        self._referents = Referents()
         for start in starts:
             self._place_of(start)
 
     def follow(self, until: float) -> bool:
         """Follows all references; False where these are too many, or the time is over."""
-        referents, namespaces = Referents(), _namespaces()
-        for place, holder in enumerate(self.objects):  # which grows on the way
-            if place % _LOOK_AT_THE_CLOCK == 0 and thread_time() > until:
-                return False
-            if place > _MOST_OBJECTS or lengths_of([holder]) > _MOST_MEMBERS:
-                return False
-            self.below.append(
-                [
-                    self._place_of(member)
-                    for member in referents.of_one(holder)
-                    if id(member) in self.places or _is_followed(member, namespaces)
-                ]
-            )
+        namespaces, members = _namespaces(), 0
+        for holder in self.objects:  # which grow on the way
+            members += 1 + min(lengths_of([holder]), _MOST_MEMBERS)
+            if members >= _LOOK_AT_THE_CLOCK:
+                members = 0
+                if thread_time() > until or len(self.objects) > _MOST_OBJECTS:
+                    return False
+            if (
+                lengths_of([holder]) <= _MOST_MEMBERS
+            ):  # what a giant holds counts as held from outside
+                for member in self._referents.of_one(holder):
+                    if id(member) not in self.places and _is_followed(member, namespaces):
+                        self._place_of(member)
+            self.below.append(self._places_below(holder))
         return True
+
+    def is_unchanged(self, places: Iterable[int]) -> bool:
+        """Whether objects still hold what they held: other threads may run on in between."""
+        return all(self.below[place] == self._places_below(self.objects[place]) for place in places)
+
+    def _places_below(self, holder: Any) -> list[int]:
+        """The places of what an object holds, of that which has one; none of a giant's."""
+        if lengths_of([holder]) > _MOST_MEMBERS:
+            return []
+        members = map(id, self._referents.of_one(holder))
+        return [self.places[member] for member in members if member in self.places]
 
     def _place_of(self, member: Any) -> int:
         place = self.places.setdefault(id(member), len(self.objects))
@@ -130,27 +145,33 @@ def _namespaces() -> set[int]:
     return {id(getter.__get__(m)) for m in modules if issubclass(type(m), types.ModuleType)}
 
 
-def _garbage_of(reached: _Reached, own_lists: Iterable[list[Any]]) -> set[int]:
+def _garbage_of(reached: _Reached, own_lists: Sequence[list[Any]]) -> set[int]:
     """The places of objects that nothing outside of them leads to.
 
     Args:
         own_lists: lists of this look, whose references do not count.
     """
     explained = Counter(chain.from_iterable(reached.below))
-    for identity in map(id, chain.from_iterable(own_lists)):
-        place = reached.places.get(identity)
-        if place is not None:
-            explained[place] += 1
+    listed = Counter(
+        reached.places[identity]
+        for identity in map(id, chain.from_iterable(own_lists))
+        if identity in reached.places
+    )
     (unheld,) = _reference_counts([object()])
     counts = _reference_counts(reached.objects)
-    waiting = [place for place, count in enumerate(counts) if count - unheld - explained[place] > 0]
+    # What nothing holds any more but this look, another thread has let go of since it began.
+    waiting = [
+        place
+        for place, count in enumerate(counts)
+        if count - unheld - listed[place] > explained[place] or not explained[place]
+    ]
     garbage = set(range(len(counts))).difference(waiting)
     while waiting:
         for place in reached.below[waiting.pop()]:
             if place in garbage:
                 garbage.remove(place)
                 waiting.append(place)
-    return garbage
+    return garbage if reached.is_unchanged(garbage) else set()
 
 
 def _reference_counts(objects: list[Any]) -> list[int]:
@@ -203,7 +224,7 @@ class _Circles:
         name = class_name(type(start))
         ways: deque[tuple[Any, str]] = deque([(start, name)])
         visited: set[int] = set()
-        while ways:
+        while ways and len(visited) < _MOST_STEPS:
             holder, way = ways.popleft()
             for label, member in self._edges(holder):
                 further = (way + attribute_text(label)).replace("._modules.", ".")
@@ -215,33 +236,44 @@ class _Circles:
                 ):
                     continue
                 visited.add(id(member))
-                is_next = not label and not issubclass(type(member), _NAMELESS)
-                ways.append(
-                    (member, f"{way} -> {class_name(type(member))}" if is_next else further)
-                )
+                if not label and not issubclass(type(member), _NAMELESS):
+                    further = f"{way} -> {class_name(type(member))}"
+                if len(further) <= _LONGEST_CIRCLE:
+                    ways.append((member, further))
         return name
 
     def _edges(self, holder: Any) -> list[tuple[str, Any]]:
         """What an object holds, with the text that leads there, as far as there is one."""
-        edges = [] if type(holder) is tuple else self._heap.edges(holder)  # a closure is one
+        # A closure is a tuple; others may run their own code when they are asked for names.
+        edges = [] if issubclass(type(holder), tuple) else self._heap.edges(holder)
         labeled = {id(member) for _, member in edges}
         referents = self._referents.of_one(holder)
         return [*edges, *(("", member) for member in referents if id(member) not in labeled)]
 
 
-def _storages_of(heap: LiveHeap, circles: _Circles) -> dict[TensorStorage, str]:
+def _storages_of(heap: LiveHeap, circles: _Circles, until: float) -> dict[TensorStorage, str]:
     """The circles by the storages that nothing but garbage keeps; of parameters those of their gradients, too."""
     tensors = circles.tensors()
-    words: dict[TensorStorage, str] = {}
-    kept_ids = {id(tensor) for tensor, _ in tensors}
-    for tensor, place in tensors:
-        gradient = heap.gradient(tensor)
-        kept_ids.add(id(gradient))
-        for part in (tensor, gradient):
-            for _, storage in heap.storages(part) if part is not None else ():
-                words[storage._replace(offset=0)] = circles.words(place)
+    garbage_ids = {id(tensor) for tensor, _ in tensors}
+    sharing: Counter[TensorStorage] = Counter()
+    live_storages: set[TensorStorage] = set()
     for tensor in heap.live.get("tensor", ()):
-        other_storage = heap.storage(tensor) if id(tensor) not in kept_ids else None
-        if other_storage is not None:
-            words.pop(other_storage._replace(offset=0), None)
+        storage = heap.storage(tensor)
+        if storage is not None:
+            sharing[storage._replace(offset=0)] += 1
+            if id(tensor) not in garbage_ids:
+                live_storages.add(storage._replace(offset=0))
+    words: dict[TensorStorage, str] = {}
+    known_ids = set(map(id, heap.live.get("tensor", ())))
+    for tensor, place in tensors:
+        if thread_time() > until:
+            break
+        gradient = heap.gradient(tensor)
+        for part in (tensor, gradient if id(gradient) not in known_ids else None):
+            storage = None if part is None or not heap.is_plain(part) else heap.storage(part)
+            if storage is None or storage._replace(offset=0) in live_storages:
+                continue
+            # More uses are tensors of C++, such as what autograd saved.
+            if heap.storage_uses(part) <= 1 + max(sharing[storage._replace(offset=0)], 1):
+                words[storage._replace(offset=0)] = circles.words(place)
     return words

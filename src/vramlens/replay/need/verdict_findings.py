@@ -83,7 +83,9 @@ def with_judgement(
     findings = _about_failure(explanation, verdict, step_leaks)
     findings = _about_expandable(findings, verdict, proven)
     why_open = f"memory grew {growth_by_steps(view)}"
-    if not growing:
+    if facts.climbing and not growing:
+        why_open = "steps needed more and more so far"
+    elif not growing:
         why_open = _why_open(need, lasting=judged.tells_what_follows)
     findings += _about_settings(view, verdict, need, capacity, why_open)
     advice = limit_advice(view, verdict, need, outlook)
@@ -154,7 +156,7 @@ def _verdict(
     oom = explanation.oom
     assert oom is not None
     settings = judged.settings
-    if facts.growing or facts.may_be_growing:
+    if facts.growing or facts.may_be_growing or facts.climbing:
         settings = tuple(_open_while_growing(row) for row in settings)
     cause = cause_of(oom, judged.need, settings, facts)
     need = judged.need
@@ -199,7 +201,7 @@ def _of_a_pattern(
 
 
 def _open_while_growing(row: SettingVerdict) -> SettingVerdict:
-    """What a setting does where memory grows with each step: it may carry this one, not all."""
+    """What a setting does where memory, or the need, grows with each step: it may carry this one, not all."""
     if row.lives is not True:
         return row
     return replace(row, lives=None, confidence=Confidence.CONDITIONAL, past_failure=True)

@@ -116,3 +116,18 @@ def test_the_product_that_failed(
 ) -> None:
     assert of_request(tmp_path, lines, expression) == is_told
     assert not of_request(tmp_path, lines, expression, beside=500)
+
+
+@pytest.mark.parametrize(
+    "between",
+    [
+        "pair.masked_fill_(future, 0)",
+        "pair *= decay",
+        "pair.tril_()",
+        "pair[:, 0] = 0",
+        "torch.softmax(pair, -1, out=pair)",
+    ],
+)
+def test_a_product_that_is_written_to_is_another(tmp_path: Path, between: str) -> None:
+    lines = {46: "pair = q @ k.T", 47: between, 48: "out = pair @ v"}
+    assert of_large_tensor(tmp_path, lines, "pair @ v") is None

@@ -21,7 +21,8 @@ FRAMES: dict[str, tuple[Frame, ...]] = {
         ("Node.children[0].parent", "hold .parent weakly"),
         ("Node.parent.children[1]", "hold .parent weakly"),
         ("Net.head._forward_hooks[3] -> Runner.model", "call handle.remove()"),
-        ("Node", "hold one of these objects weakly"),
+        ("Node", "hold the link that leads back to its owner weakly"),
+        ("Cache.session.cache", "hold the link that leads back to its owner weakly"),
         ("", None),
     ],
 )

@@ -34,12 +34,25 @@ def test_hooks_of_earlier_calls(tmp_path: Path, name: str, count: int, *, is_tol
     run.asks("model", 64, name="model.h.0.weight", kind="parameter")
     for number in range(count):
         run.asks("record", 16, name=name.format(layer=number % 2, number=number))
+        run.frees(run.asks("forward", 1, module="model.h.0"))
+        run.frees(run.asks("forward", 1, module="model.h.1"))
     finding = finding_of(run.fails("record", 16, tmp_path), "left_hooks")
     assert (finding is not None) == is_told
     if finding is not None:
         assert finding.bytes == count * 16 << 20
         assert finding.evidence[0].startswith("model.h.0 has 6 ")
         assert "handle.remove()" in (finding.fix or "")
+
+
+def test_hooks_of_one_set_up_are_meant(tmp_path: Path) -> None:
+    """Three vectors that steer a model."""
+    run = MadeRun(FRAMES)
+    run.asks("model", 64, name="model.h.0.weight", kind="parameter")
+    for number in range(6):
+        run.asks("record", 32, name=f"model.h.0._forward_hooks[{number}].vector")
+    for _ in range(8):
+        run.frees(run.asks("forward", 1, module="model.h.0"))
+    assert finding_of(run.fails("forward", 16, tmp_path), "left_hooks") is None
 
 
 @pytest.mark.parametrize(
@@ -49,6 +62,7 @@ def test_hooks_of_earlier_calls(tmp_path: Path, name: str, count: int, *, is_tol
         ("local of objective()", "local of objective()", False),  # of the call that runs
         ("", "local of objective()", False),
         ("lru_cache of Net.embed()", "local of objective()", False),
+        ("local of generator trial()", "local of objective()", False),
     ],
 )
 def test_models_that_calls_keep(tmp_path: Path, keeper: str, newest: str, *, is_told: bool) -> None:

@@ -160,3 +160,17 @@ def test_a_backward_pass_that_is_under_way(tmp_path: Path) -> None:
     run.asks("forward", 1)
     run.asks("backward", 60, name="grad[model.block.weight]", kind="gradient")
     assert finding_of(run.fails("backward", 60, tmp_path), "left_in_groups") is None
+
+
+def test_raw_codes_beside_a_module_that_came_later_are_only_possible(tmp_path: Path) -> None:
+    """Latent codes that no module ever had, while a refiner alone is trained for some steps."""
+    run = MadeRun(FRAMES)
+    code = OLD.format(0)
+    run.asks("weights", 60, name=code, kind="parameter", use="stepped")
+    steps(run, 60)
+    has_state(run, code.removeprefix("optimizer."), 60)
+    run.asks("upsample", 40, name="model.refiner.weight", kind="parameter", use="stepped")
+    steps(run, 40)
+    run.asks("backward", 40, name="grad[model.refiner.weight]", kind="gradient")
+    finding = finding_of(run.fails("step", 60, tmp_path), "left_in_groups")
+    assert finding is None or finding.verdict == "possible"

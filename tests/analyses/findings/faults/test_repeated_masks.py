@@ -139,3 +139,17 @@ def test_what_the_fused_attention_makes_itself_is_no_reason_to_call_it(tmp_path:
     source = {(USER, 67): "y = F.scaled_dot_product_attention(q, k, v)"}
     answer = run.fails("layer", 364, tmp_path, source=source)
     assert finding_of(answer, "attention_written_out") is None
+
+
+@pytest.mark.parametrize(
+    "called",
+    [
+        "bias = band_mask(n, self.window, dev)",
+        "bias = dilated(n, 2 ** self.depth)",
+        "bias = torch.rand(n, n) > self.p",
+        "bias = F.dropout(ones, 0.1)",
+    ],
+)
+def test_masks_that_differ_from_layer_to_layer(tmp_path: Path, called: str) -> None:
+    answer = explained(tmp_path, part="inline", called=called)
+    assert finding_of(answer, "repeated_masks") is None

@@ -34,7 +34,8 @@ _OF_TENSOR = re.compile(
 """What says only how large a tensor is, and of which type."""
 _OF_LAYER = re.compile(
     r"\b(?:x|q|k|v|qkv?|h|query|key|value|queries|keys|values|hidden\w*|tgt|src|z|pair\w*|feats?|features)\b"
-    r"|\.weight\b|emb|table|learn|\brel\w*|Parameter"
+    r"|\.weight\b|emb|table|learn|\brel\w*|Parameter|\brand\w*\(|bernoulli|dropout"
+    r"|\bself\.(?!(?:slopes|heads|n_?heads?|num_heads|device|dtype)\b)\w+(?![\w(])"
 )
 """In a line: what differs from layer to layer."""
 

@@ -20,6 +20,8 @@ _LEAST_SHARE = 0.1
 """Of what is in use."""
 _ATTRIBUTE = re.compile(r"\.([A-Za-z_]\w*)(?![\w\[])")
 """One that leads to a single object, not to entries of a container."""
+_BACKWARD = frozenset({"parent", "_parent", "owner", "_owner", "previous", "prev", "prev_node"})
+"""By name, links that do not own what they lead to."""
 
 
 @after_failure
@@ -55,7 +57,6 @@ def uncollected_garbage(scene: Scene) -> Iterator[Finding]:
 def _way_to_break(circle: str) -> str:
     if "_hooks" in circle:
         return "keep the handle of the hook, and call handle.remove()"
-    attributes = _ATTRIBUTE.findall(circle)
-    if not attributes:
-        return "hold one of these objects weakly (weakref.ref)"
-    return f"hold .{attributes[-1]} weakly (weakref.ref), or set it to None"
+    links = [f".{name}" for name in _ATTRIBUTE.findall(circle) if name in _BACKWARD]
+    link = links[0] if links else "the link that leads back to its owner"
+    return f"hold {link} weakly (weakref.ref), or set it to None when it is done"

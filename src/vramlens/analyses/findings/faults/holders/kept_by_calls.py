@@ -70,6 +70,8 @@ def kept_by_calls(scene: Scene) -> Iterator[Finding]:
         return
     held = part_of_heap(calls.size_bytes, scene.advice_heap)
     fewest = _LIKELY_IN_SEQUENCE if calls.are_in_sequence else _LIKELY_CALLS
+    if not running_frames and not calls.are_in_sequence:  # they may all run, in threads
+        fewest = calls.number
     yield Finding(
         id="kept_by_calls",
         verdict=Verdict.LIKELY if calls.number - running >= fewest else Verdict.POSSIBLE,

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from vramlens.analyses.attribution.training import turns_with
 from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.findings.usage import part_of_heap
@@ -35,7 +36,11 @@ def left_hooks(scene: Scene) -> Iterator[Finding]:
             key = (hook["module"], hook["kind"], hook["path"])
             numbers[key].add(hook["number"])
             rows_by_hook[key].append(row)
-    many = [key for key, hooks in numbers.items() if len(hooks) >= _FEWEST_ON_MODULE]
+    many = [
+        key
+        for key, hooks in numbers.items()
+        if len(hooks) >= _FEWEST_ON_MODULE and _are_of_several_turns(scene, rows_by_hook[key])
+    ]
     rows = np.array(sorted(row for key in many for row in rows_by_hook[key]), np.int64)
     size_bytes = int(sizes[rows].sum())
     if not size_bytes or size_bytes < _LEAST_SHARE * scene.advice_heap.requested_bytes:
@@ -58,6 +63,12 @@ def left_hooks(scene: Scene) -> Iterator[Finding]:
         f" ({format_size(size_bytes)} less)",
         extent=Extent(scene.advice_event, rows),
     )
+
+
+def _are_of_several_turns(scene: Scene, rows: list[int]) -> bool:
+    """Whether passes of the model came between what several hooks keep: not what one set-up registers."""
+    born = scene.device.allocations.born[rows]
+    return int(turns_with(scene.pass_begins, born)) >= _FEWEST_ON_MODULE
 
 
 def _kind_words(kind: str) -> str:

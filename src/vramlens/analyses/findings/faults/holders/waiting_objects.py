@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
@@ -27,11 +29,25 @@ _FEWEST_OBJECTS = 8
 _LEAST_SHARE = 0.25
 
 
-@after_failure
-def waiting_objects(scene: Scene) -> Iterator[Finding]:
-    """What the objects of one class keep in one attribute, if their line moved it to the GPU and that is much of what
-    is in use.
+@dataclass(frozen=True, slots=True)
+class ObjectTensors:
+    """What the objects of one class, or in one queue, keep in one attribute.
+
+    Attributes:
+        owner: the objects in words: ``Call objects``.
+        attribute: its name.
+        rows: the allocations.
+        size_bytes: of all of them.
     """
+
+    owner: str
+    attribute: str
+    rows: NDArray[np.int64]
+    size_bytes: int
+
+
+def largest_attribute(scene: Scene) -> ObjectTensors | None:
+    """The attribute of several objects that keeps the most, if that is much of what is in use; None of layers."""
     names, heap = scene.view.names, scene.advice_heap
     sizes = scene.device.allocations.requested_bytes
     rows_of: defaultdict[tuple[str, str], list[int]] = defaultdict(list)
@@ -50,18 +66,31 @@ def waiting_objects(scene: Scene) -> Iterator[Finding]:
     rows = np.array(rows_of.get((owner, attribute), []), np.int64)
     size_bytes = int(sizes[rows].sum())
     if len(rows) < _FEWEST_OBJECTS or size_bytes < _LEAST_SHARE * heap.requested_bytes:
+        return None
+    if _OF_LAYER.search(names.name(int(rows[-1]))):
+        return None
+    return ObjectTensors(owner, attribute, rows, size_bytes)
+
+
+@after_failure
+def waiting_objects(scene: Scene) -> Iterator[Finding]:
+    """What the objects of one class keep in one attribute, if their line moved it to the GPU and that is much of what
+    is in use.
+    """
+    waiting = largest_attribute(scene)
+    if waiting is None:
         return
+    rows, size_bytes, attribute = waiting.rows, waiting.size_bytes, waiting.attribute
     place = scene.view.place_of_block(int(rows[-1]))
     request = scene.ending_request
     is_next = request is not None and place == scene.view.place_of_stack(request.stack)
-    name = names.name(int(rows[-1]))
-    if not is_next or not scene.moves_data(place) or _OF_LAYER.search(name):
+    if not is_next or not scene.moves_data(place):
         return
     yield Finding(
         id="waiting_objects",
         verdict=Verdict.LIKELY,
-        title=f"{counted(len(rows), 'tensor')} in .{attribute} of {owner} hold"
-        f" {part_of_heap(size_bytes, heap)}",
+        title=f"{counted(len(rows), 'tensor')} in .{attribute} of {waiting.owner} hold"
+        f" {part_of_heap(size_bytes, scene.advice_heap)}",
         bytes=size_bytes,
         place=place,
         evidence=(

@@ -109,6 +109,7 @@ def finished_models(scene: Scene) -> Iterator[Finding]:
 def _ended_calls(finished: list[_Model], newest: _Model) -> list[str]:
     """The calls that have most of these models as variables, and are none that runs; none where few are known."""
     calls = [model.call for model in finished if model.call not in ("", newest.call)]
+    calls = [call for call in calls if " " not in call.removeprefix(IN_CALL).partition("(")[0]]
     return calls if 2 * len(calls) >= len(finished) else []
 
 

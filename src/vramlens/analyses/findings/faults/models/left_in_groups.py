@@ -34,10 +34,12 @@ def left_in_groups(scene: Scene) -> Iterator[Finding]:
     if not len(parameters) or size_bytes < _LEAST_SHARE * scene.advice_heap.requested_bytes:
         return
     largest = scene.device.allocations.largest_of(parameters)
+    is_replaced = _has_successors(scene, parameters)
+    unless = "" if is_replaced else "; unless the program trains them again later"
     size = format_size(size_bytes)
     yield Finding(
         id="left_in_groups",
-        verdict=Verdict.LIKELY,
+        verdict=Verdict.LIKELY if is_replaced else Verdict.POSSIBLE,
         title=f"{part_of_heap(size_bytes, scene.advice_heap)} are {counted(len(parameters), 'parameter')} that no"
         " module has any more and the optimizer's groups still have, and their states",
         bytes=size_bytes,
@@ -48,7 +50,7 @@ def left_in_groups(scene: Scene) -> Iterator[Finding]:
         ),
         fix="where parameters are replaced, take the old ones out of the optimizer before the new group is"
         " added: optimizer.state.pop(p, None) for each, and leave their group out of optimizer.param_groups;"
-        f" or build a new optimizer there (about {size} less)",
+        f" or build a new optimizer there (about {size} less){unless}",
         extent=Extent(scene.advice_event, rows),
     )
 
@@ -65,6 +67,15 @@ def _replaced(scene: Scene) -> NDArray[np.int64]:
     passes = phases.passes_before(scene.device.allocations.born, scene.advice_event)
     apart = apart[~names.frozen[apart] & (passes[apart] < passes[of_modules].max(initial=0))]
     return np.asarray(apart[_are_idle(scene, apart, of_modules)] if len(apart) else apart)
+
+
+def _has_successors(scene: Scene, parameters: NDArray[np.int64]) -> bool:
+    """Whether the lines that made most of these made parameters that modules have now, too."""
+    names, view, sizes = scene.view.names, scene.view, scene.device.allocations.requested_bytes
+    alive = np.intersect1d(scene.advice_rows, names.of_kind(TensorKind.PARAMETER))
+    lines = {view.place_of_block(row) for row in np.setdiff1d(alive, parameters).tolist()} - {None}
+    succeeded = [row for row in parameters.tolist() if view.place_of_block(row) in lines]
+    return bool(2 * sizes[succeeded].sum() >= sizes[parameters].sum())
 
 
 def _are_idle(

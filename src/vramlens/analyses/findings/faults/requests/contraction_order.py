@@ -5,6 +5,7 @@ first.
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -149,7 +150,7 @@ def _product_of(
     between = (
         Place(place.file, line, place.function) for line in range(maker.line + 1, place.line)
     )
-    is_other = any(assigned_name(scene.source_of(line)) == name for line in between)
+    is_other = any(_changes(scene.source_of(line), name) for line in between)
     return (
         (first, large) if first is not None and _is_unlike(first) and not is_other else (None, None)
     )
@@ -182,8 +183,15 @@ def _products_after(
     for line in range(place.line + 1, place.line + 1 + _LINES_AROUND[1]):
         next_text = scene.source_of(Place(place.file, line, place.function))
         yield from _products_with(value_of(next_text), ast.Name(name, ast.Load()))
-        if assigned_name(next_text) == name:
+        if _changes(next_text, name):
             return
+
+
+def _changes(text: str, name: str) -> bool:
+    """Whether a line gives a name another tensor, or writes into the one that it has."""
+    of_name = re.escape(name)
+    writes = rf"^{of_name}\s*(?:\[.*\]\s*)?[-+*/@|&^%]*=(?!=)|\b{of_name}\.\w+_\(|\bout\s*=\s*{of_name}\b"
+    return assigned_name(text) == name or re.search(writes, text.strip()) is not None
 
 
 def _products_with(
