@@ -188,10 +188,10 @@ def draws():
 
 def counts_of_unknown_values():
     labels = torch.randn(2, 19, 8, 8, device="cuda").argmax(1).flatten()
-    guesses = dict(run.mode.runner._values.guesses)
+    guesses = dict(run.mode.runner._values.assumptions)
     counts = torch.bincount(labels, minlength=30)
     assert counts.shape == (30,) and run.log.guess_of(counts) is None
-    assert run.mode.runner._values.guesses == guesses  # its size is stated
+    assert run.mode.runner._values.assumptions == guesses  # its size is stated
     assert torch.bincount(labels).shape == (19,)
     assert torch.unique(labels.view(-1, 8), dim=0).shape == (16, 8)
 
