@@ -33,8 +33,7 @@ HEADLINES = {
     ),
     "captured/oom_really_full.vram": (
         "256.00 MiB. The GPU had 246.19 MiB free, and PyTorch's cache had 14.81 MiB free, in"
-        " blocks of at most 9.00 MiB. This step needs at least 78.50 GiB;"
-        " PyTorch could reserve about 78.35 GiB. 77.49 GiB of the 78.25 GiB in use is one tensor"
+        " blocks of at most 9.00 MiB. The GPU is 9.81 MiB short. 77.49 GiB of the 78.25 GiB in use is one tensor"
         " (programs.py:130 in oom_really_full)."
     ),
 }

@@ -395,7 +395,7 @@ def test_a_later_block_has_no_names_of_an_earlier_one(
     )
     gpu.use()
     recorder.gpu = gpu  # type: ignore[assignment]
-    monkeypatch.setattr(recorder, "_names", lambda _kind: [{"name": "weight"}])
+    monkeypatch.setattr(recorder, "_names", lambda _kind, **_: [{"name": "weight"}])
     counts = []
     for _ in range(2):
         recorder.start()

@@ -103,7 +103,7 @@ def _without_steps(name: str, run: Run) -> str:
     meta = run.explanation.recording.meta
     if run.failure is not None and meta is not None and meta.step == 0:
         return f"the {name} run failed before its first step ended"
-    return f"no steps can be told apart in the {name} run"
+    return f"the steps of the {name} run are unknown"
 
 
 def _process_limit(run: Run) -> str | None:

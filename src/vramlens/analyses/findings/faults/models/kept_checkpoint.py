@@ -95,7 +95,7 @@ def _copied(scene: Scene, rows: NDArray[np.int64]) -> Finding:
         place=scene.view.place_of_block(allocations.largest_of(rows)),
         evidence=(
             "its keys are those of an optimizer's state; nothing computes with it",
-            "while a new copy is made, the one before is still there",
+            "while a new copy is made, the earlier copy is still there",
         ),
         fix='keep the copy on the CPU: t.detach().to("cpu", copy=True) of each tensor in place of deepcopy() or'
         f" clone() (about {format_size(size_bytes)} less); or copy into the tensors of the first one with copy_(),"
