@@ -115,7 +115,7 @@ def named_tensors(
         root_names: better names for modules that are not another module's child, by ``id``.
         search_seconds: what the search for holders of the others may take of the processor's time;
             by default 2.5.
-        with_garbage: whether to look for what only garbage keeps, which takes up to half a second.
+        with_garbage: whether to look for what only garbage keeps, which takes up to a second.
         heap_class: makes the live objects of PyTorch, the type of device and everything alive: another
             where tensors have no addresses.
     """

@@ -25,13 +25,16 @@ from vramlens.capture.names.live_heap import (
     attribute_text,
 )
 from vramlens.capture.process.reference_index import ReferenceIndex
-from vramlens.capture.process.referents import Referents, lengths_of
+from vramlens.capture.process.referents import Referents
+from vramlens.capture.process.tracked_objects import tracked_objects
 from vramlens.ground.live_objects import class_dict, class_name
 
-SECONDS = 0.5
+SECONDS = 1.0
 _MOST_OBJECTS = 200_000
 _MOST_MEMBERS = 100_000
 """Of one container: more are data."""
+_SIZED = frozenset(map(id, (*CONTAINERS, set, frozenset)))
+"""The ids of types whose length is Python's own to tell."""
 _LEAST_BYTES = 2**16
 """Of a tensor for whose holders it is worth a sweep."""
 _LOOK_AT_THE_CLOCK = 4096  # objects and members
@@ -55,13 +58,14 @@ def uncollected_storages(heap: LiveHeap, index: ReferenceIndex) -> dict[TensorSt
     Args:
         index: of the heap's objects.
     """
-    if not getattr(sys, "_is_gil_enabled", lambda: True)() or gc.get_freeze_count():
-        return {}  # where references are counted in other ways, or a collection leaves some objects out
+    if not getattr(sys, "_is_gil_enabled", lambda: True)():
+        return {}  # there, references are counted in other ways
     until = thread_time() + SECONDS
     reached = _Reached(_starts(heap, index, until))
     if not reached.follow(until):
         return {}
-    garbage = _garbage_of(reached, [heap.objects, index.objects, *heap.live.values()])
+    own_lists = [heap.objects, index.objects, *heap.live.values()]
+    garbage = _garbage_of(reached, own_lists, until)
     return _storages_of(heap, _Circles(heap, reached, garbage), until) if garbage else {}
 
 
@@ -97,32 +101,52 @@ class _Reached:
 
     def follow(self, until: float) -> bool:
         """Follows all references; False where these are too many, or the time is over."""
-        namespaces, members = _namespaces(), 0
+        namespaces, visited = _namespaces(), 0
         for holder in self.objects:  # which grow on the way
-            members += 1 + min(lengths_of([holder]), _MOST_MEMBERS)
-            if members >= _LOOK_AT_THE_CLOCK:
-                members = 0
+            members = self._members(holder)
+            visited += 1 + len(members)
+            if visited >= _LOOK_AT_THE_CLOCK:
+                visited = 0
                 if thread_time() > until or len(self.objects) > _MOST_OBJECTS:
                     return False
-            if (
-                lengths_of([holder]) <= _MOST_MEMBERS
-            ):  # what a giant holds counts as held from outside
-                for member in self._referents.of_one(holder):
-                    if id(member) not in self.places and _is_followed(member, namespaces):
-                        self._place_of(member)
-            self.below.append(self._places_below(holder))
+            self.below.append(
+                [
+                    self._place_of(member)
+                    for member in members
+                    if id(member) in self.places or _is_followed(member, namespaces)
+                ]
+            )
         return True
 
-    def is_unchanged(self, places: Iterable[int]) -> bool:
-        """Whether objects still hold what they held: other threads may run on in between."""
-        return all(self.below[place] == self._places_below(self.objects[place]) for place in places)
-
-    def _places_below(self, holder: Any) -> list[int]:
-        """The places of what an object holds, of that which has one; none of a giant's."""
-        if lengths_of([holder]) > _MOST_MEMBERS:
+    def frozen(self) -> list[int]:
+        """The places of what ``gc.freeze`` hides from collections, and what that leads to stays with it."""
+        if not gc.get_freeze_count():
             return []
-        members = map(id, self._referents.of_one(holder))
-        return [self.places[member] for member in members if member in self.places]
+        collected = set(map(id, tracked_objects()))  # all but tuples
+        return [
+            place
+            for place, member in enumerate(self.objects)
+            if id(member) not in collected and not issubclass(type(member), tuple)
+        ]
+
+    def is_unchanged(self, places: Iterable[int], until: float) -> bool:
+        """Whether objects still hold what they held: other threads may run on in between. False, too, where the
+        time is over.
+        """
+        for number, place in enumerate(places):
+            if number % _LOOK_AT_THE_CLOCK == 0 and thread_time() > until:
+                return False
+            members = map(id, self._members(self.objects[place]))
+            if self.below[place] != [
+                self.places[member] for member in members if member in self.places
+            ]:
+                return False
+        return True
+
+    def _members(self, holder: Any) -> list[Any]:
+        """What an object holds; nothing of a giant: what that has counts as held from outside."""
+        is_giant = id(type(holder)) in _SIZED and len(holder) > _MOST_MEMBERS
+        return [] if is_giant else self._referents.of_one(holder)
 
     def _place_of(self, member: Any) -> int:
         place = self.places.setdefault(id(member), len(self.objects))
@@ -145,11 +169,12 @@ def _namespaces() -> set[int]:
     return {id(getter.__get__(m)) for m in modules if issubclass(type(m), types.ModuleType)}
 
 
-def _garbage_of(reached: _Reached, own_lists: Sequence[list[Any]]) -> set[int]:
+def _garbage_of(reached: _Reached, own_lists: Sequence[list[Any]], until: float) -> set[int]:
     """The places of objects that nothing outside of them leads to.
 
     Args:
         own_lists: lists of this look, whose references do not count.
+        until: when to end, by ``time.thread_time``.
     """
     explained = Counter(chain.from_iterable(reached.below))
     listed = Counter(
@@ -165,13 +190,14 @@ def _garbage_of(reached: _Reached, own_lists: Sequence[list[Any]]) -> set[int]:
         for place, count in enumerate(counts)
         if count - unheld - listed[place] > explained[place] or not explained[place]
     ]
+    waiting += reached.frozen()
     garbage = set(range(len(counts))).difference(waiting)
     while waiting:
         for place in reached.below[waiting.pop()]:
             if place in garbage:
                 garbage.remove(place)
                 waiting.append(place)
-    return garbage if reached.is_unchanged(garbage) else set()
+    return garbage if reached.is_unchanged(garbage, until) else set()
 
 
 def _reference_counts(objects: list[Any]) -> list[int]:
