@@ -34,6 +34,8 @@ from vramlens.trace import DeviceTrace, FailureMeta, OutOfMemory, Trace
 
 _MOVE = re.compile(r"\.(?:cuda\(|to\((?!\s*(?:torch\.(?!device)|[\w.]*dtype\b|[\"']cpu)))")
 """A call that moves tensors to the GPU; with a type it only converts them."""
+_LINES_BEFORE = 6
+"""Whose text a recording has (capture/triggers/source_lines.py)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -176,6 +178,11 @@ class Scene:
         """
         failure = self.ending_failure
         return "" if failure is None else failure.source.get((place.file, place.line), "")
+
+    def source_above(self, place: Place) -> Iterator[str]:
+        """Yields the text of the lines before the one that request failed at, the nearest first."""
+        for number in range(1, _LINES_BEFORE + 1):
+            yield self.source_of(Place(place.file, place.line - number, place.function))
 
     def is_in_source(self, pattern: re.Pattern[str]) -> bool:
         """Whether any of those lines, or of the lines that led to that request, fits a pattern."""

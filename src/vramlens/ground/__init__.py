@@ -7,7 +7,7 @@ event_history: PyTorch's history of events in a snapshot.
 launcher: the variables that a launcher sets.
 live_objects: classes, namespaces and slots, read without running anyone's code.
 own_line: what vramlens says among a program's lines.
-quoted_code: a line of source code, as an answer quotes it.
+source_code: source code, parsed, and a line of it as an answer quotes it.
 wrapped_lines: words broken into the lines of a plain answer.
 own_session: processes that are ended with what they have started.
 printed_answer: answers that print themselves.

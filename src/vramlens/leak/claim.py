@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from vramlens.ground.quoted_code import without_comment
+from vramlens.ground.source_code import without_comment
 from vramlens.ground.verdict import Verdict
 from vramlens.leak.leak import Leak, LeakOwner
 from vramlens.units import counted, format_size

@@ -9,10 +9,11 @@ assignments, calls and what functions return, to what tests ask.
 from __future__ import annotations
 
 import ast
-import linecache
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from vramlens.ground.source_code import parsed_file
 
 _MOST_PASSES = 5
 _SAYS_NOTHING_OF_VALUES = {"len", "isinstance", "type", "hasattr", "id", "print"}
@@ -57,7 +58,7 @@ def made_up_decisions(
         files: the user's that ran.
         asked_lines: by file, those that were given such a value.
     """
-    trees = {file: tree for file in files if (tree := parsed(file)) is not None}
+    trees = {file: tree for file in files if (tree := parsed_file(file)) is not None}
     spread = _Spread(trees.values())
     sizes = -1
     for _ in range(_MOST_PASSES):
@@ -75,14 +76,6 @@ def made_up_decisions(
 def places_of(decisions: Iterable[Decision]) -> tuple[tuple[str, int], ...]:
     """The files and lines of the tests, each once."""
     return tuple(dict.fromkeys((decision.file, decision.line) for decision in decisions))
-
-
-def parsed(file: str) -> ast.Module | None:
-    """The source of a file as a tree; None where there is none."""
-    try:
-        return ast.parse("".join(linecache.getlines(file)))
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
 
 
 def _decided_in(

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from vramlens.capture.triggers.ending_line import is_users
 from vramlens.ground.place import Place, is_user_file
-from vramlens.prediction.made_up_decisions import parsed
+from vramlens.ground.source_code import parsed_file
 from vramlens.prediction.predicted_peak import near_path
 from vramlens.prediction.refusals import failure_words, one_line_of
 from vramlens.prediction.tensors.asked_values import AskedValues
@@ -112,7 +112,7 @@ def _fault_of_script(path: str, error: Exception) -> str | None:
 
 def _is_never_bound(name: str, file: str) -> bool:
     """Whether nothing in a file can give a name its meaning, whatever numbers decide."""
-    tree = parsed(file)
+    tree = parsed_file(file)
     return tree is not None and not any(_may_bind(node, name) for node in ast.walk(tree))
 
 
@@ -165,7 +165,7 @@ class _Decisive(NamedTuple):
 
 
 def _decisive_lines(place: Place) -> _Decisive:
-    tree = parsed(place.file)
+    tree = parsed_file(place.file)
     nodes = () if tree is None else ast.walk(tree)
     # From the outermost to the innermost: a walk goes by depth.
     statements = [

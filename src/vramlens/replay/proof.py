@@ -57,7 +57,9 @@ class ReserveLimit:
     @property
     def most_bytes(self) -> int | None:
         """The most that it may be; None where there is none."""
-        return self.bytes if self.below_bytes is None else self.below_bytes - 1
+        if self.bytes is None:
+            return None
+        return max(self.bytes, (self.below_bytes or 0) - 1)
 
     @property
     def native(self) -> dict[str, int]:

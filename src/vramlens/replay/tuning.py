@@ -452,11 +452,12 @@ def _rank(setting: Tuned) -> tuple[int, int, int, int]:
     retries, the shortest text.
     """
     row = setting.row
-    life = 2
-    if setting.fails and not row.past_failure:
+    if row.past_failure:
+        life = 1
+    elif setting.fails:
         life = 3
-    elif row.past_failure or row.oom is False:
-        life = 1 if row.past_failure else 0
+    else:
+        life = 0 if row.oom is False else 2
     return life, row.high_bytes, row.retries, len(row.settings.conf)
 
 

@@ -210,9 +210,8 @@ def _further_runs(
         runs += [_run(proven, native, order, seed=seed) for order, seed in _OTHER_ORDERS]
     if proven.recorded.deferred_frees:
         runs += [_run(proven, native, completion=when) for when in _OTHER_COMPLETIONS]
-    if limit.below_bytes is not None and limit.bytes is not None:
-        highest_bytes = max(limit.bytes, limit.below_bytes - 1)
-        runs.append(_run(proven, native | limit.at(highest_bytes)))
+    if limit.below_bytes is not None and limit.most_bytes is not None:
+        runs.append(_run(proven, native | limit.at(limit.most_bytes)))
     return runs
 
 

@@ -108,3 +108,13 @@ def training_rows(
     alive = np.intersect1d(rows, of_training).tolist()
     own_rows = [row for row in alive if names.name(row).partition("[")[2] in owners]
     return np.array(own_rows, np.int64)
+
+
+def have_gradients(
+    names: Names, parameters: NDArray[np.int64], rows: NDArray[np.int64]
+) -> NDArray[np.bool_]:
+    """One flag a parameter: whether its gradient is among these allocations."""
+    gradients = np.intersect1d(rows, names.of_kind(TensorKind.GRADIENT))
+    of_gradients = {names.name(row) for row in gradients.tolist()}
+    flags = [f"grad[{names.name(row)}]" in of_gradients for row in parameters.tolist()]
+    return np.array(flags, np.bool_)

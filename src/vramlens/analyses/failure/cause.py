@@ -51,6 +51,11 @@ class CauseFacts:
     may_be_growing: bool = False
 
     @property
+    def grows(self) -> bool:
+        """True where what steps leave behind grows, or may."""
+        return self.growing or self.may_be_growing
+
+    @property
     def is_spike(self) -> bool:
         """True where this step would have added far more than any before, and those did not rise."""
         is_more = self.needed_bytes > _SPIKE * self.earlier_bytes > 0

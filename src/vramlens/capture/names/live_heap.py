@@ -69,6 +69,11 @@ class TensorStorage(NamedTuple):
     size_bytes: int
     offset: int
 
+    @property
+    def whole(self) -> TensorStorage:
+        """The storage without a view of it."""
+        return self._replace(offset=0)
+
 
 class _Attributes(list[tuple[str, Any]]):
     """Attributes that have been read already, to be looked into like the instance they are from."""

@@ -370,7 +370,7 @@ class _NamesOfTensors:
             if storage is None or storage.size_bytes < _LEAST_BYTES:
                 continue
             if (storage.device, storage.address) not in self._claims.names:
-                unnamed.setdefault(storage._replace(offset=0), []).append(tensor)
+                unnamed.setdefault(storage.whole, []).append(tensor)
         return unnamed
 
     def _largest_views(self, tensors: list[Any]) -> list[Any]:

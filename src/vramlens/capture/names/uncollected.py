@@ -286,9 +286,9 @@ def _storages_of(heap: LiveHeap, circles: _Circles, until: float) -> dict[Tensor
     for tensor in heap.live.get("tensor", ()):
         storage = heap.storage(tensor)
         if storage is not None:
-            sharing[storage._replace(offset=0)] += 1
+            sharing[storage.whole] += 1
             if id(tensor) not in garbage_ids:
-                live_storages.add(storage._replace(offset=0))
+                live_storages.add(storage.whole)
     words: dict[TensorStorage, str] = {}
     known_ids = set(map(id, heap.live.get("tensor", ())))
     for tensor, place in tensors:
@@ -297,9 +297,9 @@ def _storages_of(heap: LiveHeap, circles: _Circles, until: float) -> dict[Tensor
         gradient = heap.gradient(tensor)
         for part in (tensor, gradient if id(gradient) not in known_ids else None):
             storage = None if part is None or not heap.is_plain(part) else heap.storage(part)
-            if storage is None or storage._replace(offset=0) in live_storages:
+            if storage is None or storage.whole in live_storages:
                 continue
             # More uses are tensors of C++, such as what autograd saved.
-            if heap.storage_uses(part) <= 1 + max(sharing[storage._replace(offset=0)], 1):
-                words[storage._replace(offset=0)] = circles.words(place)
+            if heap.storage_uses(part) <= 1 + max(sharing[storage.whole], 1):
+                words[storage.whole] = circles.words(place)
     return words

@@ -15,6 +15,7 @@ from functools import lru_cache
 from itertools import chain
 from typing import NamedTuple
 
+from vramlens.ground.source_code import parsed
 from vramlens.live.source.expressions import (
     arguments_of,
     bound_in,
@@ -28,7 +29,6 @@ from vramlens.live.source.expressions import (
     receiver_of,
     text_of,
 )
-from vramlens.live.source.source_tree import parsed
 
 _LONGEST_FILE = 40_000
 """Lines: a second of parsing. Written files are a tenth of it; longer ones are generated."""

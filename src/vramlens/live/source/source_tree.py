@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ast
-import linecache
 from functools import lru_cache
+
+from vramlens.ground.source_code import parsed_file
 
 _FUNCTIONS = ast.FunctionDef, ast.AsyncFunctionDef
 _LOOPS = ast.For, ast.AsyncFor, ast.While
@@ -12,16 +13,8 @@ _LOOPS = ast.For, ast.AsyncFor, ast.While
 
 @lru_cache(maxsize=64)
 def tree_of(file: str) -> ast.Module | None:
-    """The source of a file, parsed; None where it cannot be."""
-    return parsed("".join(linecache.getlines(file)))
-
-
-def parsed(text: str) -> ast.Module | None:
-    """A text, parsed; None where it cannot be."""
-    try:
-        return ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
+    """The source of a file, parsed once; None where it cannot be."""
+    return parsed_file(file)
 
 
 def is_in_loop(file: str, line: int) -> bool:

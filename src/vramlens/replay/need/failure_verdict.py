@@ -214,11 +214,8 @@ def _asked_of_record(proven: Proven, confs: Sequence[str], runs: int) -> dict[st
 
 
 def _exceeds_limit(need: Need, proven: Proven) -> bool:
-    limit = proven.recorded.limit
-    if limit.bytes is None:
-        return False
-    capacity = max(limit.bytes, (limit.below_bytes or 1) - 1)
-    return need.low_bytes > _CLEARLY * capacity
+    capacity = proven.recorded.limit.most_bytes
+    return capacity is not None and need.low_bytes > _CLEARLY * capacity
 
 
 def _by_record(conf: str, row: WhatIf | None, *, surely: bool) -> SettingVerdict:

@@ -278,7 +278,8 @@ def _runs(
     """The run under its own limit, or one a share above or below it, in some order of addresses."""
     limit = proven.recorded.limit
     assert limit.bytes is not None
+    assert limit.most_bytes is not None
     for order, aside in tries:
-        base = limit.bytes if aside <= 0 else max(limit.bytes, (limit.below_bytes or 0) - 1)
+        base = limit.bytes if aside <= 0 else limit.most_bytes
         native = proven.native(settings, **limit.at(int(base * (1 + aside))))
         yield continued.run(native, order)

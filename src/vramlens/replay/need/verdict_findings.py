@@ -77,15 +77,15 @@ def with_judgement(
     verdict = _verdict(explanation, view, proven, judged, facts)
     need = verdict.need
     assert need is not None
-    growing = facts.growing or facts.may_be_growing
-    lasting = judged.tells_what_follows and not growing
+    lasting = judged.tells_what_follows and not facts.grows
     outlook = _outlook(judged, facts, view)
     findings = _about_failure(explanation, verdict, step_leaks)
     findings = _about_expandable(findings, verdict, proven)
-    why_open = f"memory grew {growth_by_steps(view)}"
-    if facts.climbing and not growing:
+    if facts.grows:
+        why_open = f"memory grew {growth_by_steps(view)}"
+    elif facts.climbing:
         why_open = "steps needed more and more so far"
-    elif not growing:
+    else:
         why_open = _why_open(need, lasting=judged.tells_what_follows)
     findings += _about_settings(view, verdict, need, capacity, why_open)
     advice = limit_advice(view, verdict, need, outlook)
@@ -120,9 +120,10 @@ def with_judgement(
 
 
 def _outlook(judged: ReplayJudgement, facts: CauseFacts, view: Attribution) -> Outlook:
-    growing = facts.growing or facts.may_be_growing
-    lasting = judged.tells_what_follows and judged.is_like_several_steps and not growing
-    return Outlook(lasting, growing, facts.climbing, kept_by_passes=bytes_of_earlier_passes(view))
+    lasting = judged.tells_what_follows and judged.is_like_several_steps and not facts.grows
+    return Outlook(
+        lasting, facts.grows, facts.climbing, kept_by_passes=bytes_of_earlier_passes(view)
+    )
 
 
 def _unmistakable(view: Attribution, leaks: Sequence[RecordedLeak]) -> Sequence[RecordedLeak]:
@@ -156,7 +157,7 @@ def _verdict(
     oom = explanation.oom
     assert oom is not None
     settings = judged.settings
-    if facts.growing or facts.may_be_growing or facts.climbing:
+    if facts.grows or facts.climbing:
         settings = tuple(_open_while_growing(row) for row in settings)
     cause = cause_of(oom, judged.need, settings, facts)
     need = judged.need

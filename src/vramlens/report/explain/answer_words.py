@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from vramlens.analyses.leaks.recorded_leak import are_mostly_sure
-from vramlens.ground.quoted_code import without_comment
+from vramlens.ground.source_code import without_comment
 from vramlens.ground.verdict import Verdict
 from vramlens.ground.vocabulary import Cause, LedgerKind
 from vramlens.report.document import Figure, size_figure

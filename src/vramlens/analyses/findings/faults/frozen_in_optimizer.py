@@ -8,7 +8,11 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from vramlens.analyses.attribution.parameter_uses import modules_with, outermost_modules
+from vramlens.analyses.attribution.parameter_uses import (
+    have_gradients,
+    modules_with,
+    outermost_modules,
+)
 from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.findings.usage import part_of_heap
@@ -77,12 +81,10 @@ def _is_without_gradient(scene: Scene, parameters: NDArray[np.int64]) -> NDArray
     request, names = scene.ending_request, scene.view.names
     frames = scene.trace.stacks.of(request.stack)[:1] if request is not None else ()
     is_in_optimizer = any(_LBFGS.search(f"{frame.file}:{frame.function}") for frame in frames)
-    gradients = np.intersect1d(scene.advice_rows, names.of_kind(TensorKind.GRADIENT))
-    of_gradients = {names.name(row) for row in gradients.tolist()}
-    if not is_in_optimizer or not of_gradients:
+    has_some = len(np.intersect1d(scene.advice_rows, names.of_kind(TensorKind.GRADIENT))) > 0
+    if not is_in_optimizer or not has_some:
         return np.zeros(len(parameters), np.bool_)
-    flags = [f"grad[{names.name(row)}]" not in of_gradients for row in parameters.tolist()]
-    return np.array(flags, np.bool_)
+    return ~have_gradients(names, parameters, scene.advice_rows)
 
 
 def _trained_only(scene: Scene, trained: NDArray[np.int64], idle: NDArray[np.int64]) -> str:

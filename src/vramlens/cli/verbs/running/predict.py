@@ -130,9 +130,9 @@ def _options_in(words: Sequence[str], parser: argparse.ArgumentParser) -> Iterat
 
 def _strings_in(script: str) -> frozenset[str]:
     """The string literals of a script; none where its source cannot be read."""
-    from vramlens.prediction.made_up_decisions import parsed
+    from vramlens.ground.source_code import parsed_file
 
-    tree = parsed(script)
+    tree = parsed_file(script)
     nodes = () if tree is None else ast.walk(tree)
     constants = (node.value for node in nodes if isinstance(node, ast.Constant))
     return frozenset(constant for constant in constants if isinstance(constant, str))

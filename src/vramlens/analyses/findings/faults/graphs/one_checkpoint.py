@@ -80,22 +80,17 @@ def _computed_again(scene: Scene) -> Iterator[Finding]:
     if len(layers) < _FEWEST_LAYERS:
         yield from _of_loop(scene, rows)
         return
-    saved_bytes = size_bytes - size_bytes // len(layers)
     is_segment = scene.trace.stacks.within(_OF_SEGMENT, allocations.stack[rows]).all()
-    yield Finding(
-        id="one_checkpoint",
+    yield _of_parts(
+        scene,
+        rows,
+        len(layers),
         # How many segments a sequence has is a choice.
         verdict=Verdict.POSSIBLE if is_segment else Verdict.LIKELY,
-        title=f"{part_of_heap(size_bytes, scene.advice_heap)} were computed again for one checkpoint, which is"
-        f" around {len(layers)} layers or more",
-        bytes=saved_bytes,
-        place=scene.view.place_of_block(allocations.largest_of(rows)),
-        evidence=(
-            f"its backward pass computes all of them again ({layers[-1]} is the latest) before it frees any",
-        ),
+        parts="layers",
+        evidence=f"its backward pass computes all of them again ({layers[-1]} is the latest) before it frees any",
         fix="checkpoint each layer by itself: for block in blocks: x = checkpoint(block, x,"
-        f" use_reentrant=False), so that one is computed again at a time (up to {format_size(saved_bytes)} less)",
-        extent=Extent(scene.advice_event, rows),
+        " use_reentrant=False), so that one is computed again at a time",
     )
 
 
@@ -105,24 +100,52 @@ def _of_loop(scene: Scene, rows: NDArray[np.int64]) -> Iterator[Finding]:
     Args:
         rows: what it computed again.
     """
-    allocations = scene.device.allocations
-    calls = np.stack([scene.view.modules.module[rows], allocations.stack[rows].astype(np.int64)])
+    calls = np.stack(
+        [scene.view.modules.module[rows], scene.device.allocations.stack[rows].astype(np.int64)]
+    )
     _, counts = np.unique(calls, axis=1, return_counts=True)
-    turns, size_bytes = int(counts.max()), int(allocations.requested_bytes[rows].sum())
+    turns = int(counts.max())
     if turns < _FEWEST_LAYERS:
         return
-    saved_bytes = size_bytes - size_bytes // turns
-    yield Finding(
-        id="one_checkpoint",
+    yield _of_parts(
+        scene,
+        rows,
+        turns,
         verdict=Verdict.LIKELY,
+        parts="iterations of a loop",
+        evidence="its backward pass computes all iterations again before it frees any",
+        fix="checkpoint each iteration by itself, inside of the loop: state = checkpoint(self.step, state,"
+        " use_reentrant=False), so that one is computed again at a time",
+    )
+
+
+def _of_parts(
+    scene: Scene,
+    rows: NDArray[np.int64],
+    count: int,
+    *,
+    verdict: Verdict,
+    parts: str,
+    evidence: str,
+    fix: str,
+) -> Finding:
+    """What is said of a checkpoint around so many parts, of which one at a time is enough.
+
+    Args:
+        rows: what it computed again.
+    """
+    allocations = scene.device.allocations
+    size_bytes = int(allocations.requested_bytes[rows].sum())
+    saved_bytes = size_bytes - size_bytes // count
+    return Finding(
+        id="one_checkpoint",
+        verdict=verdict,
         title=f"{part_of_heap(size_bytes, scene.advice_heap)} were computed again for one checkpoint, which is"
-        f" around {turns} iterations of a loop or more",
+        f" around {count} {parts} or more",
         bytes=saved_bytes,
         place=scene.view.place_of_block(allocations.largest_of(rows)),
-        evidence=("its backward pass computes all iterations again before it frees any",),
-        fix="checkpoint each iteration by itself, inside of the loop: state = checkpoint(self.step, state,"
-        " use_reentrant=False), so that one is computed again at a time"
-        f" (up to {format_size(saved_bytes)} less)",
+        evidence=(evidence,),
+        fix=f"{fix} (up to {format_size(saved_bytes)} less)",
         extent=Extent(scene.advice_event, rows),
     )
 

@@ -45,8 +45,9 @@ def left_hooks(scene: Scene) -> Iterator[Finding]:
     size_bytes = int(sizes[rows].sum())
     if not size_bytes or size_bytes < _LEAST_SHARE * scene.advice_heap.requested_bytes:
         return
-    module, kind, _ = max(many, key=lambda key: len(numbers[key]))
-    hooks_of_module = len(numbers[max(many, key=lambda key: len(numbers[key]))])
+    fullest = max(many, key=lambda key: len(numbers[key]))
+    module, kind, _ = fullest
+    hooks_of_module = len(numbers[fullest])
     yield Finding(
         id="left_hooks",
         verdict=Verdict.LIKELY,

@@ -37,9 +37,27 @@ def kept_checkpoint(scene: Scene) -> Iterator[Finding]:
     is_copy = deep_copy_rows(stacks, stack) | _are_of_lines_that_copy(scene, rows)
     is_load = loading_rows(stacks, stack) & ~is_copy  # copying a storage is done in the same file
     if _is_much(scene, rows[is_load]):
-        yield _loaded(scene, rows[is_load])
+        yield _finding(
+            scene,
+            rows[is_load],
+            title="a checkpoint that was loaded to the GPU, beside the model that has its own copy",
+            evidence=("its keys are those of the model's parameters and of an optimizer's state",),
+            fix='load it to the CPU, torch.load(path, map_location="cpu"): load_state_dict() copies to the GPU what'
+            " the model and the optimizer need; or delete it once they have loaded it (about {size} less)",
+        )
     if _is_much(scene, rows[is_copy]):
-        yield _copied(scene, rows[is_copy])
+        yield _finding(
+            scene,
+            rows[is_copy],
+            title="a copy of the optimizer's state, and of the weights with it, on the GPU",
+            evidence=(
+                "its keys are those of an optimizer's state; nothing computes with it",
+                "while a new copy is made, the earlier copy is still there",
+            ),
+            fix='keep the copy on the CPU: t.detach().to("cpu", copy=True) of each tensor in place of deepcopy() or'
+            " clone() (about {size} less); or copy into the tensors of the first one with copy_(), which needs no"
+            " second one",
+        )
 
 
 def _is_much(scene: Scene, rows: NDArray[np.int64]) -> bool:
@@ -63,43 +81,25 @@ def _are_of_lines_that_copy(scene: Scene, rows: NDArray[np.int64]) -> NDArray[np
     return np.isin(frames, copying)
 
 
-def _loaded(scene: Scene, rows: NDArray[np.int64]) -> Finding:
-    """What is said of a checkpoint."""
-    allocations, heap = scene.device.allocations, scene.advice_heap
+def _finding(
+    scene: Scene, rows: NDArray[np.int64], *, title: str, evidence: tuple[str, ...], fix: str
+) -> Finding:
+    """What is said of these allocations.
+
+    Args:
+        title: what they are.
+        fix: with ``{size}`` where theirs belongs.
+    """
+    allocations = scene.device.allocations
     size_bytes = int(allocations.requested_bytes[rows].sum())
     return Finding(
         id="kept_checkpoint",
         verdict=Verdict.LIKELY,
-        title=f"{part_of_heap(size_bytes, heap)} are a checkpoint that was loaded to the GPU, beside the model that has"
-        " its own copy",
+        title=f"{part_of_heap(size_bytes, scene.advice_heap)} are {title}",
         bytes=size_bytes,
         place=scene.view.place_of_block(allocations.largest_of(rows)),
-        evidence=("its keys are those of the model's parameters and of an optimizer's state",),
-        fix='load it to the CPU, torch.load(path, map_location="cpu"): load_state_dict() copies to the GPU what the'
-        " model and the optimizer need; or delete it once they have loaded it"
-        f" (about {format_size(size_bytes)} less)",
-        extent=Extent(scene.advice_event, rows),
-    )
-
-
-def _copied(scene: Scene, rows: NDArray[np.int64]) -> Finding:
-    """What is said of a snapshot of the training's state."""
-    allocations, heap = scene.device.allocations, scene.advice_heap
-    size_bytes = int(allocations.requested_bytes[rows].sum())
-    return Finding(
-        id="kept_checkpoint",
-        verdict=Verdict.LIKELY,
-        title=f"{part_of_heap(size_bytes, heap)} are a copy of the optimizer's state, and of the weights with it, on"
-        " the GPU",
-        bytes=size_bytes,
-        place=scene.view.place_of_block(allocations.largest_of(rows)),
-        evidence=(
-            "its keys are those of an optimizer's state; nothing computes with it",
-            "while a new copy is made, the earlier copy is still there",
-        ),
-        fix='keep the copy on the CPU: t.detach().to("cpu", copy=True) of each tensor in place of deepcopy() or'
-        f" clone() (about {format_size(size_bytes)} less); or copy into the tensors of the first one with copy_(),"
-        " which needs no second one",
+        evidence=evidence,
+        fix=fix.format(size=format_size(size_bytes)),
         extent=Extent(scene.advice_event, rows),
     )
 

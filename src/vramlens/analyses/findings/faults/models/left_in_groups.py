@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from vramlens.analyses.attribution.parameter_uses import have_gradients
 from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.findings.usage import part_of_heap
@@ -85,11 +86,8 @@ def _are_idle(
     have none either, or their backward pass is under way: whether the last one made nothing of its size.
     """
     names, sizes = scene.view.names, scene.device.allocations.requested_bytes
-    gradients = np.intersect1d(scene.advice_rows, names.of_kind(TensorKind.GRADIENT))
-    of_gradients = {names.name(row) for row in gradients.tolist()}
-    has_none = [f"grad[{names.name(row)}]" not in of_gradients for row in apart.tolist()]
-    is_idle = np.array(has_none, np.bool_)
-    modules_have = any(f"grad[{names.name(row)}]" in of_gradients for row in of_modules.tolist())
+    is_idle = ~have_gradients(names, apart, scene.advice_rows)
+    modules_have = have_gradients(names, of_modules, scene.advice_rows).any()
     if modules_have and not _is_in_backward_pass(scene):
         return is_idle
     used = np.concatenate([_sizes_of_last_pass(scene), sizes[of_modules]])

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from vramlens.ground.source_code import parsed
+
 _MODULES = frozenset({"torch", "F", "functional", "np", "linalg", "special", "distributions"})
 """Names before a function that are no operand of it."""
 _VIEWS = frozenset(
@@ -95,8 +97,5 @@ def _object(node: ast.expr) -> list[ast.expr]:
 
 
 def _statement(text: str) -> ast.stmt | None:
-    try:
-        statements = ast.parse(text).body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
-    return statements[0] if len(statements) == 1 else None
+    tree = parsed(text)
+    return tree.body[0] if tree is not None and len(tree.body) == 1 else None

@@ -23,7 +23,6 @@ from vramlens.analyses.findings.faults.requests.expression_parts import (
 )
 from vramlens.analyses.findings.faults.requests.expression_uses import ExpressionUse
 from vramlens.analyses.scene import Scene
-from vramlens.ground.place import Place
 from vramlens.units import MIB
 
 _ANY = re.compile("")
@@ -35,8 +34,6 @@ _BY_ROW = _DISTRIBUTIONS.union(
 )
 """What computes each row by itself, and of equal rows the same (or draws from the same)."""
 _INPUTS = ("input", "probs", "logits")
-_LINES_BEFORE = 6
-"""Whose text a recording has (capture/triggers/source_lines.py)."""
 _ADDS_UP = frozenset({"sum", "nansum", "prod", "count_nonzero"})
 """Of flags and of whole numbers in 64 bits: ATen converts all of them first (ReduceOps.cpp, make_reduction)."""
 _AVERAGES = frozenset({"mean", "nanmean"})
@@ -84,22 +81,14 @@ def _expanded(scene: Scene, rows: ast.expr) -> ast.expr | None:
         return rows
     if not isinstance(rows, ast.Name):
         return None
-    for text in _lines_above(scene):
+    place = None if scene.verdict is None else scene.verdict.place
+    for text in () if place is None else scene.source_above(place):
         if assigned_name(text) == rows.id:
             maker = value_of(text)
             return maker if maker is not None and called(maker) in _EXPANDS else None
         if re.search(rf"\b{rows.id}\b[^=(]*\s[-+*/]?=(?!=)", text) or text.startswith("def "):
             return None  # changed in place, or another function's
     return None
-
-
-def _lines_above(scene: Scene) -> Iterator[str]:
-    """Yields the text of the lines above the one that failed, the nearest first."""
-    place = None if scene.verdict is None else scene.verdict.place
-    if place is None:
-        return
-    for number in range(1, _LINES_BEFORE + 1):
-        yield scene.source_of(Place(place.file, place.line - number, place.function))
 
 
 def _of_one_row(call: ast.expr, expanded: ast.expr) -> str:

@@ -18,8 +18,6 @@ _WINDOWS = re.compile(
 )
 """A line that assigns windows: a view in which each entry is as often as windows have it."""
 _ASSIGNED = re.compile(r"^(\w+)\s*[-+*/]?=(?!=)")
-_LINES_BEFORE = 6
-"""Whose text a recording has (capture/triggers/source_lines.py)."""
 
 
 @after_failure
@@ -49,8 +47,7 @@ def written_out_view(scene: Scene) -> Iterator[Finding]:
 def _windows(scene: Scene, place: Place, expression: str) -> str | None:
     """The name of an operand that the nearest line above that assigns it made of windows."""
     assigned: set[str] = set()
-    for number in range(1, _LINES_BEFORE + 1):
-        text = scene.source_of(Place(place.file, place.line - number, place.function))
+    for text in scene.source_above(place):
         if text.startswith(("def ", "async def ", "class ")):
             return None
         windows = _WINDOWS.match(text)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from vramlens.ground.quoted_code import without_comment
+from vramlens.ground.source_code import without_comment
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,24 @@
-"""A line of source code, as an answer quotes it."""
+"""Source code: parsed, and a line of it as an answer quotes it."""
 
 from __future__ import annotations
 
+import ast
 import io
+import linecache
 import tokenize
+
+
+def parsed(text: str) -> ast.Module | None:
+    """A text, parsed; None where it cannot be."""
+    try:
+        return ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
+def parsed_file(file: str) -> ast.Module | None:
+    """The source of a file, parsed; None where it cannot be."""
+    return parsed("".join(linecache.getlines(file)))
 
 
 def without_comment(line: str) -> str:
