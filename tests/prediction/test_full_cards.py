@@ -239,6 +239,41 @@ def test_what_a_checkpoint_left_is_known_by_its_load(tmp_path: Path) -> None:
     assert first["bytes"] == pytest.approx(3 * 6 * 2048 * 2049 * 4, rel=0.01)
 
 
+KEEPS_SLICES = """import torch
+
+limit = 1100 * 2**20
+torch.cuda.set_per_process_memory_fraction(limit / torch.cuda.mem_get_info()[1])
+contexts = {}
+
+
+@torch.no_grad()
+def serve(numbers):
+    window = torch.randn(64, 64, 2048, device="cuda")
+    window = torch.cat([window, window], dim=-1)
+    last = window[..., -8:]
+    for place, number in enumerate(numbers):
+        contexts[number] = last[place]
+    return window.square().mean()
+
+
+for batch in range(80):
+    serve(range(64 * batch, 64 * batch + 64))
+"""
+"""Each batch leaves slices that keep 64 MiB: when 1,100 MiB are full, most of what they will keep is to come."""
+
+
+def test_who_keeps_what_grows_comes_first_whatever_is_missing_in_the_end(tmp_path: Path) -> None:
+    script = tmp_path / "serve.py"
+    script.write_text(KEEPS_SLICES)
+    done = predict(script, "-o", str(tmp_path / "run.vram"), "--json")
+    failure = json.loads(done.stdout)["prediction"]["failure"]
+    first = failure["findings"][0]
+    assert first["id"] == "kept_in_store"
+    assert first["verdict"] == "likely"
+    assert ".clone()" in first["fix"]
+    assert "not enough alone" not in first["fix"]
+
+
 def test_without_a_failure_none_is_written(tmp_path: Path) -> None:
     prediction = vramlens.predict(
         lambda: torch.nn.Linear(8, 8),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -107,6 +108,11 @@ def _enough_in_code(findings: Sequence[Finding], short_bytes: int, missing_bytes
             saved_bytes[finding.id] = finding.bytes or 0
     # Of as many bytes what is kept comes first: the others may be made of it.
     return sorted(saved_bytes, key=lambda name: (-(saved_bytes[name] // MIB), name not in _GROWING))
+
+
+def with_growth_to_come(finding: Finding) -> Finding:
+    """The finding, of a run that goes on as it did: what is kept at its failure is not all that mending saves."""
+    return replace(finding, recurs=True) if finding.id in _GROWING else finding
 
 
 def with_higher_limit(order: Sequence[str], *, is_known: bool) -> tuple[str, ...]:

@@ -21,7 +21,7 @@ from vramlens.analyses.failure.cause import (
 )
 from vramlens.analyses.failure.headline import SLIGHT, HeadlineFacts, headline_of
 from vramlens.analyses.failure.likeness.left_behind import left_behind_bytes
-from vramlens.analyses.failure.need import EARLIER_STEP, EXPANDABLE, Need, SettingVerdict
+from vramlens.analyses.failure.need import EARLIER_STEP, EXPANDABLE, WHOLE_RUN, Need, SettingVerdict
 from vramlens.analyses.failure.oom import failure_of, settings_variable
 from vramlens.analyses.failure.step_evidence import are_steps, leaks_of_steps
 from vramlens.analyses.finding import Finding, Place
@@ -35,6 +35,7 @@ from vramlens.replay.need.advice_order import (
     order_of_advice,
     rank_of,
     told_once,
+    with_growth_to_come,
     with_higher_limit,
 )
 from vramlens.replay.need.batch_findings import batch_of_first_step, batch_that_fits
@@ -91,6 +92,8 @@ def with_judgement(
     advice = limit_advice(view, verdict, need, outlook)
     verdict = replace(verdict, limit=advice)
     findings = [with_limit(finding, view, verdict, advice) for finding in findings]
+    if facts.grows and need.basis == WHOLE_RUN:
+        findings = [with_growth_to_come(finding) for finding in findings]
     missing = missing_bytes(need, capacity)
     findings = [with_shortage(finding, missing) for finding in findings]
     if verdict.cause == Cause.LEAK:  # no batch is small enough for it
