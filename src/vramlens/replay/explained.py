@@ -57,20 +57,27 @@ def with_replay(
         return explanation
     device = trace.devices[explanation.peak.device]
     runs = events_to_replay // max(1, len(device.events))
-    if not runs:
-        return explanation
-    proven = _proven(explanation, trace, device, runs)
+    proven = _proven(explanation, trace, device, runs) if runs else None
+    if proven is not None:
+        explanation = _with_counters(explanation, explanation.peak, proven)
+    if explanation.failure is not None:
+        return _of_failure(explanation, view or attribute(trace, device), proven, runs)
     if proven is None:
         return explanation
-    explanation = _with_counters(explanation, explanation.peak, proven)
-    if explanation.failure is None:
-        return _with_savings(_with_whole_need(explanation, proven, runs), trace, proven, runs)
-    if runs < 2 * len(ADVICE):
-        return explanation
+    return _with_savings(_with_whole_need(explanation, proven, runs), trace, proven, runs)
+
+
+def _of_failure(
+    explanation: Explanation, view: Attribution, proven: Proven | None, runs: int
+) -> Explanation:
+    """The explanation of a failure that ended its program, judged by replays where there is time for them."""
     # Only here: what a failed step needs is a fifth of all modules.
+    from vramlens.replay.need.failure_order import with_order_of_sums
     from vramlens.replay.need.verdict_findings import with_judgement
 
-    return with_judgement(explanation, view or attribute(trace, device), proven, runs)
+    if proven is None or runs < 2 * len(ADVICE):
+        return with_order_of_sums(explanation, view)
+    return with_judgement(explanation, view, proven, runs)
 
 
 def _proven(

@@ -283,7 +283,11 @@ FROM_RECORDING: tuple[FindingRow[Scene], ...] = (
     ),
     FindingRow(id="larger_inputs", find=larger_inputs, is_mended_in_code=True, may_be_meant=True),
     FindingRow(
-        id="unconsumed_forward", find=unconsumed_forward, is_mended_in_code=True, saves_at_most=True
+        id="unconsumed_forward",
+        find=unconsumed_forward,
+        is_mended_in_code=True,
+        saves_at_most=True,
+        may_be_meant=True,
     ),
     FindingRow(
         id="copied_ddp",

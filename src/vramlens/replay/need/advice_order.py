@@ -24,13 +24,16 @@ _AFTER_CODE = (
     "process_limit",
     "device_full",
 )
+_MAY_BE_MEANT = frozenset(row.id for row in FROM_RECORDING if row.may_be_meant)
 _GROWING = frozenset(row.id for row in FROM_RECORDING if row.grows)
 _EXPLAINING = _GROWING.union(
-    row.id for row in FROM_RECORDING if row.is_mended_in_code and not row.may_be_meant
+    row.id for row in FROM_RECORDING if row.is_mended_in_code and row.id not in _MAY_BE_MEANT
 )
 """The ids of what, once mended, leaves nothing to do about the same bytes."""
 _MOSTLY = 0.8
 """Of a finding's bytes, that another one explains."""
+_ENOUGH = 0.999
+"""Of what is short: a failed request that becomes tiny is all of it but for these bytes."""
 _MOST_OF_MEMORY = 0.5
 """Of what is in use."""
 _SLIGHT = 0.001
@@ -104,8 +107,10 @@ def _enough_in_code(findings: Sequence[Finding], short_bytes: int, missing_bytes
         if finding.verdict == Verdict.POSSIBLE or finding.id not in _IN_CODE:
             continue
         saves_at_most = _IN_CODE[finding.id] and not finding.recurs
-        if (finding.bytes or 0) >= (missing_bytes if saves_at_most else short_bytes):
-            saved_bytes[finding.id] = finding.bytes or 0
+        enough_bytes = missing_bytes if saves_at_most else short_bytes
+        if (finding.bytes or 0) >= _ENOUGH * enough_bytes:
+            weight = _MOSTLY if finding.id in _MAY_BE_MEANT else 1.0
+            saved_bytes[finding.id] = int(weight * (finding.bytes or 0))
     # Of as many bytes what is kept comes first: the others may be made of it.
     return sorted(saved_bytes, key=lambda name: (-(saved_bytes[name] // MIB), name not in _GROWING))
 

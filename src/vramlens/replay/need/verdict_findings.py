@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from vramlens.analyses.attribution.training import Training
 from vramlens.analyses.failure.allocator_retry import has_fitting_block
 from vramlens.analyses.failure.cause import (
     CauseFacts,
@@ -24,21 +23,20 @@ from vramlens.analyses.failure.likeness.left_behind import left_behind_bytes
 from vramlens.analyses.failure.need import EARLIER_STEP, EXPANDABLE, WHOLE_RUN, Need, SettingVerdict
 from vramlens.analyses.failure.oom import failure_of, settings_variable
 from vramlens.analyses.failure.step_evidence import are_steps, leaks_of_steps
-from vramlens.analyses.finding import Finding, Place
-from vramlens.analyses.leaks.certainty import PATTERN
+from vramlens.analyses.finding import Finding
 from vramlens.analyses.leaks.recorded_leak import RecordedLeak
 from vramlens.analyses.memory.run_shape import step_peaks
 from vramlens.ground.verdict import Confidence, Verdict
 from vramlens.ground.vocabulary import Cause
 from vramlens.replay.answer import assignment
-from vramlens.replay.need.advice_order import (
-    order_of_advice,
-    rank_of,
-    told_once,
-    with_growth_to_come,
-    with_higher_limit,
-)
+from vramlens.replay.need.advice_order import with_growth_to_come
 from vramlens.replay.need.batch_findings import batch_of_first_step, batch_that_fits
+from vramlens.replay.need.failure_order import (
+    OrderFacts,
+    about_failure,
+    in_order,
+    unmistakable,
+)
 from vramlens.replay.need.failure_verdict import ReplayJudgement, judgement_of
 from vramlens.replay.need.limit_advice import (
     Outlook,
@@ -61,8 +59,6 @@ if TYPE_CHECKING:
 _RUNS_FOR_BATCH = 40
 _SOON_FILLS = 0.001
 """Of what could be reserved: a thousand steps that each leave as much behind fill it."""
-_LARGE = 0.05
-"""Of what could be reserved: a leak as large is worth saying before what makes the step smaller."""
 
 
 def with_judgement(
@@ -80,7 +76,7 @@ def with_judgement(
     assert need is not None
     lasting = judged.tells_what_follows and not facts.grows
     outlook = _outlook(judged, facts, view)
-    findings = _about_failure(explanation, verdict, step_leaks)
+    findings = about_failure(explanation, verdict.cause, step_leaks)
     findings = _about_expandable(findings, verdict, proven)
     if facts.grows:
         why_open = f"memory grew {growth_by_steps(view)}"
@@ -100,26 +96,15 @@ def with_judgement(
         findings = _without_rough_batch(findings)
     elif about_batch := _about_batch(view, proven, judged, need, runs, lasting=lasting):
         findings = [*_without_rough_batch(findings), *about_batch]
-    leaked_bytes = sum(leak.bytes for leak in _unmistakable(view, step_leaks))
-    leaking = facts.growing and leaked_bytes >= _LARGE * (capacity or 1)
-    order = order_of_advice(
-        verdict,
-        findings,
-        view.device.allocations.requested_bytes,
-        leaking=leaking,
-        only_program_keeps=_is_kept_by_program(view, explanation.leaks),
+    order_facts = OrderFacts(
+        capacity,
+        facts.growing,
         missing_bytes=missing,
+        has_room=has_room(verdict, need, outlook),
+        is_limit_known=need.high_bytes is not None,
     )
-    if not leaking and has_room(verdict, need, outlook):
-        order = with_higher_limit(order, is_known=need.high_bytes is not None)
-    return replace(
-        explanation,
-        oom=verdict,
-        findings=told_once(
-            sorted(findings, key=lambda finding: rank_of(finding, order, capacity)),
-            view.device.allocations.requested_bytes,
-        ),
-    )
+    in_their_order = in_order(explanation, findings, view, verdict, order_facts)
+    return replace(explanation, oom=verdict, findings=in_their_order)
 
 
 def _outlook(judged: ReplayJudgement, facts: CauseFacts, view: Attribution) -> Outlook:
@@ -127,26 +112,6 @@ def _outlook(judged: ReplayJudgement, facts: CauseFacts, view: Attribution) -> O
     return Outlook(
         lasting, facts.grows, facts.climbing, kept_by_passes=bytes_of_earlier_passes(view)
     )
-
-
-def _unmistakable(view: Attribution, leaks: Sequence[RecordedLeak]) -> Sequence[RecordedLeak]:
-    """The leaks that are more than one way to read what repeats: a loop over tokens keeps its steps'
-    results, too, until its one backward pass, and a replay buffer fills.
-    """
-    if any(leak.sure for leak in leaks):
-        return leaks
-    if view.steps.source == PATTERN:
-        return ()
-    return [leak for leak in leaks if not leak.is_stored_data]
-
-
-def _is_kept_by_program(view: Attribution, leaks: Sequence[RecordedLeak]) -> bool:
-    """Whether what grows was computed in a program without backward passes: these would free it, and what was
-    stored as data may be a buffer that fills.
-    """
-    largest = max(leaks, key=lambda leak: leak.bytes, default=None)
-    is_training = view.training != Training.ABSENT
-    return largest is not None and not is_training and not largest.is_stored_data
 
 
 def _verdict(
@@ -176,32 +141,6 @@ def _verdict(
         need=need,
         settings=settings,
     )
-
-
-def _about_failure(
-    explanation: Explanation, oom: OomVerdict, step_leaks: Sequence[RecordedLeak]
-) -> list[Finding]:
-    """The findings of the sums that the cause leaves standing."""
-    step_places = {leak.place for leak in step_leaks}
-    return [
-        _of_a_pattern(finding, explanation.leaks, step_places)
-        for finding in explanation.findings
-        if finding.id != "fragmented_request" or oom.cause == "fragmentation"
-    ]
-
-
-def _of_a_pattern(
-    finding: Finding, leaks: Sequence[RecordedLeak], step_places: Collection[Place | None]
-) -> Finding:
-    """A leak as merely possible, where what repeats may be a part of one step.
-
-    Args:
-        step_places: where leaks grow with what is known to be steps.
-    """
-    if finding.id != "leak" or finding.place in step_places:
-        return finding
-    outside_pytorch = all(leak.rows is None for leak in leaks if leak.place == finding.place)
-    return finding if outside_pytorch else replace(finding, verdict=Verdict.POSSIBLE)
 
 
 def _open_while_growing(row: SettingVerdict) -> SettingVerdict:
@@ -284,7 +223,7 @@ def _facts(
         climbing=are_steps(view) and is_climbing((*peaks.own_bytes[:step], needed)),
         growing=leaked > 0 or is_growing(start_bytes, capacity or 0),
         may_be_growing=may_be_growing(start_bytes, capacity or 0)
-        or any(not leak.is_small for leak in _unmistakable(view, step_leaks))
+        or any(not leak.is_small for leak in unmistakable(view, step_leaks))
         or _leave_behind(view, judged, capacity),
     )
 
