@@ -58,13 +58,14 @@ class MadeRun:
         shape: str = "",
         frozen: bool = False,
         circle: str = "",
+        in_graph: bool = False,
         module: str = "",
     ) -> int:
         """Asks for memory, and gives its address.
 
         Args:
             name: what the program calls it when it fails; "" where nobody knows.
-            kind, use, dtype, kept_by, parts, unfrozen, shape, frozen, circle: of the name.
+            kind, use, dtype, kept_by, parts, unfrozen, shape, frozen, circle, in_graph: of the name.
             module: the module that runs.
         """
         size = int(mib * MIB)
@@ -78,7 +79,8 @@ class MadeRun:
             entry = {"device": 0, "address": address, "bytes": size, "name": name}
             facts = {"kind": kind, "use": use, "dtype": dtype, "kept_by": kept_by}
             facts |= {"unfrozen": unfrozen, "shape": shape, "circle": circle}
-            self.names.append(entry | facts | {"parts": parts, "frozen": frozen})
+            flags = {"frozen": frozen, "in_graph": in_graph}
+            self.names.append(entry | facts | {"parts": parts} | flags)
         return address
 
     def frees(self, *addresses: int) -> None:

@@ -65,6 +65,8 @@ class TensorNames:
         circle: of what only garbage kept until Python's collector would have run, the circle of objects that
             did, such as ``Node.children[0].parent``; "" of others.
         frozen: of parameters that an optimizer has, whether each requires no gradients; False of others.
+        in_graph: of tensors that are none of a model's or an optimizer's, whether an autograd graph made each,
+            and is kept with it; False of others.
     """
 
     device: NDArray[np.int32]
@@ -81,6 +83,7 @@ class TensorNames:
     shape: tuple[str, ...] = ()
     circle: tuple[str, ...] = ()
     frozen: tuple[bool, ...] = ()
+    in_graph: tuple[bool, ...] = ()
 
     def __len__(self) -> int:
         return len(self.name)

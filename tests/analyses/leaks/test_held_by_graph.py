@@ -27,6 +27,7 @@ def kept(
     others_placed: bool = True,
     training: Training = Training.SEEN,
     freed: bool = False,
+    in_graph: bool = False,
 ) -> Any:
     """A view in which each step left a block and a number, from one line; the last row is another
     tensor of the program.
@@ -44,7 +45,10 @@ def kept(
             ),
         ),
         names=SimpleNamespace(
-            table=object(), placed=flags, of_kind=lambda *_: np.arange(count + 1)
+            table=object(),
+            placed=flags,
+            in_graph=np.full(count + 1, in_graph),
+            of_kind=lambda *_: np.arange(count + 1),
         ),
         step=np.arange(count + 1) // 2,
         trace=SimpleNamespace(stacks=range(3)),
@@ -54,6 +58,12 @@ def kept(
 ROWS = np.arange(6)
 GRAPH = [24 * MIB, 4] * 3
 NOWHERE = [False] * 6
+
+
+@pytest.mark.parametrize(("in_graph", "freed"), [(True, False), (False, False), (True, True)])
+def test_what_a_graph_made_needs_no_search(*, in_graph: bool, freed: bool) -> None:
+    view = kept([24 * MIB] * 6, NOWHERE, others_placed=False, freed=freed, in_graph=in_graph)
+    assert held_by_no_object(view, ROWS) == (in_graph and not freed)
 
 
 def test_no_object_leads_to_what_a_graph_keeps() -> None:

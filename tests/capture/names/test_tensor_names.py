@@ -431,6 +431,27 @@ def test_tensors_of_the_program_have_their_shapes() -> None:
     assert shapes["model.weight"] == ""
 
 
+def test_results_that_have_a_graph_are_named_however_small_and_marked() -> None:
+    model, stats = nn.Linear(200, 200), Cache()
+    stats.entries = {"loss": model(torch.ones(LARGE)).exp().sum(), "count": torch.ones(())}
+    large = model(torch.ones(LARGE))
+    by_address = {tensor.address: tensor for tensor in named_tensors(device_type="cpu")}
+
+    def named(tensor: torch.Tensor) -> NamedTensor | None:
+        return by_address.get(tensor.untyped_storage().data_ptr())
+
+    loss = named(stats.entries["loss"])
+    assert loss is not None
+    assert (loss.name, loss.in_graph) == ("Cache.entries['loss']", True)
+    assert named(stats.entries["count"]) is None
+    for tensor, is_in_graph in ((large, True), (large.detach().clone(), None)):
+        row = named(tensor)
+        assert row is None or row.in_graph is is_in_graph
+    weight = named(model.weight)
+    assert weight is not None
+    assert weight.in_graph is None  # a leaf
+
+
 def test_small_others_are_left_out_and_devices_kept_apart() -> None:
     small = torch.zeros(10)
     assert not name_of(small)

@@ -89,10 +89,20 @@ class Names:
         """One flag an allocation: whether it is a parameter that an optimizer has, and that requires no
         gradients, as far as the recording says it.
         """
+        return self._flags(() if self.table is None else self.table.frozen)
+
+    @cached_property
+    def in_graph(self) -> NDArray[np.bool_]:
+        """One flag an allocation: whether it is a tensor that an autograd graph made, and that keeps it, as far
+        as the recording says it.
+        """
+        return self._flags(() if self.table is None else self.table.in_graph)
+
+    def _flags(self, column: Sequence[bool]) -> NDArray[np.bool_]:
+        """One flag an allocation: what a column of the table says of it; False where the table has none."""
         flags = np.zeros(len(self.row), np.bool_)
-        if self.table is not None and self.table.frozen:
-            is_frozen = np.array(self.table.frozen, np.bool_)
-            flags[self.named] = is_frozen[self.row[self.named]]
+        if column:
+            flags[self.named] = np.array(column, np.bool_)[self.row[self.named]]
         return flags
 
     def of_type(self, dtypes: Collection[str], *kinds: TensorKind) -> NDArray[np.int64]:

@@ -16,6 +16,7 @@ from vramlens.analyses.findings.failure_remedies import (
     unconsumed_forward,
 )
 from vramlens.analyses.findings.faults.double_precision import double_precision
+from vramlens.analyses.findings.faults.graphs.graphs_of_results import graphs_of_results
 from vramlens.analyses.findings.faults.graphs.losses_before_backward import losses_before_backward
 from vramlens.analyses.findings.faults.graphs.one_checkpoint import one_checkpoint
 from vramlens.analyses.findings.faults.graphs.parametrized_weight import parametrized_weight
@@ -209,6 +210,13 @@ FROM_RECORDING: tuple[FindingRow[Scene], ...] = (
     FindingRow(id="attention_written_out", find=attention_written_out, is_mended_in_code=True),
     FindingRow(
         id="solver_steps", find=solver_steps, is_mended_in_code=True, takes_place_of="activations"
+    ),
+    FindingRow(
+        id="graphs_of_results",
+        find=graphs_of_results,
+        is_mended_in_code=True,
+        grows=True,
+        takes_place_of="retained_graph",
     ),
     FindingRow(
         id="retained_graph",

@@ -229,6 +229,10 @@ def held_by_no_object(view: Attribution, rows: NDArray[np.int64]) -> bool:
         return False
     if not (allocations.free_requested[rows] >= len(view.device.events)).all():
         return False
+    sizes = allocations.requested_bytes[rows]
+    of_graph = names.in_graph[rows] & ~names.placed[rows]
+    if sizes[of_graph].sum() >= _NEARLY_ALL * sizes.sum():
+        return True
     tensor_rows = names.of_kind(TensorKind.TENSOR)
     tensor_rows = tensor_rows[allocations.requested_bytes[tensor_rows] >= _LEAST_SEARCHED_BYTES]
     # Where nothing is named after its holder, the search may have been too short.
@@ -236,7 +240,6 @@ def held_by_no_object(view: Attribution, rows: NDArray[np.int64]) -> bool:
         _with_a_number(view, rows) or _in_parts(view, rows)
     ):
         return False
-    sizes = allocations.requested_bytes[rows]
     smallest_searched_bytes = _LEAST_SEARCHED_BYTES
     if len(tensor_rows) >= _MOST_SEARCHED:
         smallest_searched_bytes = int(allocations.requested_bytes[tensor_rows].min())

@@ -58,7 +58,7 @@ _UNTIL_THEN = "a buffer that is not full yet, or a list that is emptied later, l
 def _is_stored_data(evidence: GroupEvidence) -> bool:
     """Whether it is what no module computed (frames, batches), and only much of it makes it a leak.
 
-    Copies of models, and what is as large as modules' results, are not data.
+    Copies of models, what is as large as modules' results, and what a graph made are not data.
     """
     modules = evidence.view.modules
     if evidence.kept != SIGN or not modules.marked.any() or _scalar_loss(evidence):
@@ -66,6 +66,7 @@ def _is_stored_data(evidence: GroupEvidence) -> bool:
     is_outside = ~modules.marked[evidence.rows] | (modules.module[evidence.rows] == OUTSIDE)
     is_outside &= ~np.isin(evidence.view.categories.category[evidence.rows], _OF_MODELS)
     is_outside &= ~made_of_results(evidence.view, evidence.rows)
+    is_outside &= ~evidence.view.names.in_graph[evidence.rows]
     is_much_only = all(sign.is_of_size for sign in evidence.signs)
     return is_much_only and 2 * int(evidence.sizes[is_outside].sum()) > evidence.total_bytes
 

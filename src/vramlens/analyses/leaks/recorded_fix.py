@@ -100,7 +100,8 @@ def _edit(leak: RecordedLeak, *, graph: bool, in_list: bool, scalar_loss: str) -
     if graph:
         return (
             f"find what keeps the result of {line} (a list, an attribute, a running sum or a "
-            "caught exception). Keep `.detach()` or `.item()` of it instead, which frees the graph"
+            "caught exception). Keep `.detach()` or `.item()` of it instead, which frees the graph. Where no"
+            " backward pass is to go through it, run that line in torch.no_grad()"
         )
     if leak.is_stored_data:
         return (

@@ -307,6 +307,10 @@ class LiveHeap:
         """True where autograd computes gradients for it."""
         return bool(self.tensor.requires_grad.__get__(tensor))
 
+    def in_graph(self, tensor: Any) -> bool:
+        """Whether an autograd graph made it, and is kept with it: it requires gradients, and is no leaf."""
+        return self.requires_gradients(tensor) and not self.tensor.is_leaf.__get__(tensor)
+
     def gradient(self, tensor: Any) -> Any:
         """The tensor in ``.grad``, or None; of leaves only: reading it of others warns."""
         try:

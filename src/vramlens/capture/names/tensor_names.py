@@ -50,6 +50,8 @@ from vramlens.ground.program_errors import let_through, own_errors
 
 _LEAST_BYTES, _WORTH_A_SEARCH = 64 * 1024, 0.01
 _MOST_OTHERS, _MOST_VIEWS = 500, 4
+_MOST_RESULTS = 100
+"""Small tensors that an autograd graph made, such as losses: the smallest."""
 _TYPED = ("parameter", "buffer")
 """Kinds whose elements' type is noted."""
 
@@ -79,6 +81,8 @@ class NamedTensor:
         circle: of what only garbage keeps until Python's collector runs, the circle that does, such as
             ``Node.children[0].parent``; "" of others.
         frozen: of a parameter that an optimizer has, True where it requires no gradients; None of others.
+        in_graph: of a tensor that is none of a model's or an optimizer's, True where an autograd graph made it
+            and is kept with it (it requires gradients, and is no leaf); None of others.
     """
 
     device: int
@@ -94,6 +98,7 @@ class NamedTensor:
     shape: str = ""
     circle: str = ""
     frozen: bool | None = None
+    in_graph: bool | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """For ``names.json``: what is known of it."""
@@ -162,6 +167,7 @@ class _NamesOfTensors:
         self._buffers: list[Any] = []
         self._links: dict[tuple[int, int], str] = {}
         self._shapes: dict[tuple[int, int], str] = {}
+        self._in_graph: set[tuple[int, int]] = set()
         self._keepers: dict[str, str] = {}
         self._modules = ModuleNames(heap)
         self._variables = script_variables()
@@ -219,6 +225,7 @@ class _NamesOfTensors:
                 shape=self._shapes.get((device, address), ""),
                 circle=circle_at.get((device, address), ""),
                 frozen=True if (device, address) in facts.frozen else None,
+                in_graph=True if (device, address) in self._in_graph else None,
             )
             for (device, address), storage in self._claims.names.items()
         ]
@@ -328,11 +335,14 @@ class _NamesOfTensors:
 
     def _claim_others(self) -> None:
         """The largest tensors that Python still sees and nothing above has named, after those
-        who hold them.
+        who hold them; and some small ones that may keep a graph.
         """
         unnamed = self._unnamed()
-        largest = sorted(unnamed, key=lambda storage: -storage.size_bytes)[:_MOST_OTHERS]
-        views = {storage: self._largest_views(unnamed[storage]) for storage in largest}
+        by_size = sorted(unnamed, key=lambda storage: -storage.size_bytes)
+        large = [storage for storage in by_size if storage.size_bytes >= _LEAST_BYTES]
+        small = by_size[len(large) :]
+        chosen = [*large[:_MOST_OTHERS], *small[-_MOST_RESULTS:]]
+        views = {storage: self._largest_views(unnamed[storage]) for storage in chosen}
         unnamed_bytes = sum(storage.size_bytes for storage in unnamed)
         searched = [tensor for tensors in views.values() for tensor in tensors]
         if unnamed_bytes < _WORTH_A_SEARCH * self._claims.named_bytes:
@@ -341,8 +351,9 @@ class _NamesOfTensors:
         searched += twins
         holders = HolderNames(self._heap, self._paths, searched, seconds=self._search_seconds)
         names = {
-            storage: self._name_of_view(storage, tensors, holders)
+            storage: name
             for storage, tensors in views.items()
+            if (name := self._name_of_view(storage, tensors, holders))
         }
         for storage, name in names.items():
             self._claims.add_storage(storage, name, "tensor")
@@ -353,6 +364,8 @@ class _NamesOfTensors:
         for storage, name in names.items():
             self._links[storage.device, storage.address] = holders.links(name)
             self._shapes[storage.device, storage.address] = self._shape_of(storage, views[storage])
+            if any(map(self._heap.in_graph, views[storage])):
+                self._in_graph.add((storage.device, storage.address))
 
     def _twins(self) -> list[Any]:
         """The modules that are no other's child, of classes with several of them."""
@@ -363,11 +376,13 @@ class _NamesOfTensors:
         return [module for modules in roots.values() if len(modules) > 1 for module in modules]
 
     def _unnamed(self) -> dict[TensorStorage, list[Any]]:
-        """The tensors of each large storage that has no name."""
+        """The tensors of each storage that has no name, and is large or a result with its graph."""
         unnamed: dict[TensorStorage, list[Any]] = {}
         for tensor in self._heap.live.get("tensor", ()):
             storage = self._heap.storage(tensor)
-            if storage is None or storage.size_bytes < _LEAST_BYTES:
+            if storage is None:
+                continue
+            if storage.size_bytes < _LEAST_BYTES and not self._heap.in_graph(tensor):
                 continue
             if (storage.device, storage.address) not in self._claims.names:
                 unnamed.setdefault(storage.whole, []).append(tensor)
@@ -384,9 +399,11 @@ class _NamesOfTensors:
     def _name_of_view(
         self, storage: TensorStorage, tensors: list[Any], holders: HolderNames
     ) -> str:
-        """The name of the first tensor whose holder has one; else its shape."""
+        """The name of the first tensor whose holder has one; else its shape, "" of a small storage."""
         named = ((holders.name(tensor), tensor) for tensor in tensors)
         name, tensor = next((pair for pair in named if pair[0]), ("", tensors[0]))
+        if not name and storage.size_bytes < _LEAST_BYTES:
+            return ""
         shape = self._heap.shape(tensor)
         if 2 * self._heap.view_bytes(tensor) < storage.size_bytes:
             return f"{name} (slice {shape})" if name else f"{shape} slice"

@@ -65,6 +65,7 @@ class _NamedStorage(NamedTuple):
     shape: str
     frozen: bool
     circle: str
+    in_graph: bool
 
 
 def names_of(part: dict[str, Any], _missing: list[str]) -> TensorNames:
@@ -91,6 +92,7 @@ def names_of(part: dict[str, Any], _missing: list[str]) -> TensorNames:
                 shape=text_of(entry.get("shape"), _LONGEST_LINK),
                 frozen=entry.get("frozen") is True,
                 circle=text_of(entry.get("circle"), _LONGEST_LINK),
+                in_graph=entry.get("in_graph") is True,
             )
         )
     return TensorNames(
@@ -108,6 +110,7 @@ def names_of(part: dict[str, Any], _missing: list[str]) -> TensorNames:
         shape=tuple(row.shape for row in rows),
         frozen=tuple(row.frozen for row in rows),
         circle=tuple(row.circle for row in rows),
+        in_graph=tuple(row.in_graph for row in rows),
     )
 
 

@@ -131,3 +131,45 @@ def test_the_product_that_failed(
 def test_a_product_that_is_written_to_is_another(tmp_path: Path, between: str) -> None:
     lines = {46: "pair = q @ k.T", 47: between, 48: "out = pair @ v"}
     assert of_large_tensor(tmp_path, lines, "pair @ v") is None
+
+
+def turned(turns: int, *, beside: int) -> MadeRun:
+    """A loop each turn of which keeps the product that a function returned to it, and a copy."""
+    run = MadeRun(
+        FRAMES
+        | {
+            "made": ((TORCH_FUNCTIONAL, 402, "einsum"), (USER, 49, "transfer"), (USER, 55, "norm")),
+            "taken": ((TORCH_FUNCTIONAL, 402, "einsum"), (USER, 55, "norm")),
+        }
+    )
+    run.asks("site", beside)
+    for _ in range(turns):
+        run.asks("made", 300)
+        run.asks("taken", 0.1)
+    return run
+
+
+@pytest.mark.parametrize(
+    ("text", "expression", "beside", "is_told"),
+    [
+        ('return torch.einsum("asc,bsd->abcd", a, a)', 'torch.einsum("ab,abcd->cd", env, self.transfer(i))', 4, True),
+        ("return torch.tensordot(a, b, 1)", "env @ self.transfer(i)", 4, True),
+        ("return torch.tensordot(a, b, 1)", "env @ self.transfer(i)", 400, False),
+        ("return self.sites[i]", "env @ self.transfer(i)", 4, False),
+        ("return torch.tensordot(a, b, 1)", "env @ self.other(i)", 4, False),
+        ("return torch.tensordot(a, b, 1)", "self.transfer(i).exp()", 4, False),
+    ],
+)  # fmt: skip
+def test_a_large_product_that_a_function_returns(
+    tmp_path: Path, text: str, expression: str, beside: int, *, is_told: bool
+) -> None:
+    run = turned(6, beside=beside)
+    source = {(USER, 49): text, (USER, 55): f"env = {expression}"}
+    answer = run.fails("taken", 300, tmp_path, expression=expression, source=source)
+    finding = finding_of(answer, "contraction_order")
+    assert (finding is not None) == is_told
+    if finding is not None:
+        assert answer.findings[0] == finding
+        assert finding.bytes == 7 * 300 << 20
+        assert finding.place is not None
+        assert finding.place.line == 49

@@ -95,3 +95,23 @@ def test_only_tables_of_which_few_rows_are_used_are_named(tmp_path: Path) -> Non
     run.asks("embedding", 30, module="model.users")
     finding = finding_of(run.fails("optimizer", 100, tmp_path), "dense_embedding_gradient")
     assert finding is None  # 200 MiB of 1,332 are left
+
+
+@pytest.mark.parametrize(
+    ("passes", "dense_before", "is_told"), [(5, False, True), (1, False, False), (5, True, False)]
+)
+def test_a_table_that_only_this_pass_makes_dense_gradients_for(
+    tmp_path: Path, passes: int, *, dense_before: bool, is_told: bool
+) -> None:
+    run = MadeRun(FRAMES)
+    run.asks("users", 400, name="model.users.weight", kind="parameter")
+    for _ in range(passes):
+        looked_up = run.asks("embedding", 10, module="model.users")
+        run.frees(run.asks("backward", 400 if dense_before else 5), looked_up)
+        run.frees(run.asks("optimizer", 1))
+    run.asks("embedding", 10, module="model.users")
+    run.asks("backward", 400)
+    finding = finding_of(run.fails("backward", 400, tmp_path), "dense_embedding_gradient")
+    assert finding is not None
+    assert ("earlier ones made none as large" in finding.title) == is_told
+    assert ("rows that the step looks up" in (finding.fix or "")) == is_told

@@ -161,6 +161,24 @@ def test_few_requests_may_be_large_by_chance(tmp_path: Path, layers: int, verdic
     assert surely_told(fails_at(run, 80, tmp_path, layers=layers)).verdict == verdict
 
 
+@pytest.mark.parametrize(
+    ("rows", "longest", "total", "verdict"),
+    [(67, 148, 921, "likely"), (67, 148, 8000, "possible"), (66, 148, 921, "possible")],
+)
+def test_a_few_requests_are_enough_where_the_rows_of_the_batch_are_uneven(
+    tmp_path: Path, rows: int, longest: int, total: int, verdict: str
+) -> None:
+    run = made(weights=1)
+    trains(run, 20, 10)
+    run.asks("weights", 1, name="tuple[0]", shape="float32[67, 3912]")
+    lengths = {"rows": rows, "longest": longest, "total": total}
+    for _ in range(6):
+        run.asks("layer", 80)
+    finding = surely_told(run.fails("layer", 80, tmp_path, row_lengths=[lengths]))
+    assert finding.verdict == verdict
+    assert ("up to 148, 13 on average" in str(finding.evidence)) == (verdict == "likely")
+
+
 # What else makes a pass larger
 
 

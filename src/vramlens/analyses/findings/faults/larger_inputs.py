@@ -14,10 +14,11 @@ from vramlens.analyses.attribution.remedies_in_use import has_batch_of_one
 from vramlens.analyses.extent import Extent
 from vramlens.analyses.failure.likeness.larger_pass import ALIKE, PassGrowth, pass_growths
 from vramlens.analyses.finding import Finding, Place
+from vramlens.analyses.findings.faults.uneven_rows import uneven_batches
 from vramlens.analyses.findings.usage import part_of_heap
 from vramlens.analyses.scene import Scene
 from vramlens.ground.verdict import Verdict
-from vramlens.trace import NO_STACK, TensorKind
+from vramlens.trace import NO_STACK, RowLengths, TensorKind
 from vramlens.units import format_size
 
 _FEWEST_REQUESTS = 8
@@ -45,12 +46,13 @@ def larger_inputs(scene: Scene) -> Iterator[Finding]:
 
 
 def _finding(scene: Scene, growth: PassGrowth, rows: NDArray[np.int64], size_bytes: int) -> Finding:
+    batch = next(uneven_batches(scene), None)
     is_clear = growth.requests >= _FEWEST_REQUESTS and not growth.had_one_size
     step = scene.view.steps.of(np.array([growth.earlier_start]))[0]
     in_step = f" (step {step})" if scene.view.has_run_steps else ""
     return Finding(
         id="larger_inputs",
-        verdict=Verdict.LIKELY if is_clear else Verdict.POSSIBLE,
+        verdict=Verdict.LIKELY if is_clear or batch is not None else Verdict.POSSIBLE,
         title=f"{part_of_heap(size_bytes, scene.advice_heap)} are in use only because the tensors of"
         f" this pass are {growth.times:.2f}x those of the largest pass before it",
         bytes=size_bytes,
@@ -58,9 +60,17 @@ def _finding(scene: Scene, growth: PassGrowth, rows: NDArray[np.int64], size_byt
         evidence=(
             f"{growth.requests} of its requests are {growth.times:.2f}x the same requests of that"
             f" pass{in_step}",
+            *([] if batch is None else [_unevenness(batch)]),
         ),
         fix=_fix(scene.view, growth, size_bytes),
         extent=Extent(scene.advice_event, rows),
+    )
+
+
+def _unevenness(batch: RowLengths) -> str:
+    return (
+        f"a tensor of the program has the lengths of the batch's {batch.rows:,} rows: up to {batch.longest:,},"
+        f" {batch.total // batch.rows:,} on average"
     )
 
 

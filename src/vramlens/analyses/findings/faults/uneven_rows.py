@@ -59,14 +59,21 @@ def uneven_rows(scene: Scene) -> Iterator[Finding]:
 
 def _batch(scene: Scene) -> RowLengths | None:
     """The lengths of which a tensor on the GPU has the sizes; None without any that are uneven enough."""
-    failure = scene.ending_failure
-    batches = () if failure is None else failure.row_lengths
     shapes = {shape.sizes for shape in scene.advice_shapes.values()}
-    for batch in batches:
+    fitting = (
+        batch for batch in uneven_batches(scene) if any(_fits(sizes, batch) for sizes in shapes)
+    )
+    return next(fitting, None)
+
+
+def uneven_batches(scene: Scene) -> Iterator[RowLengths]:
+    """Yields the lengths of a batch that are uneven, where a tensor on the GPU has as many rows."""
+    failure = scene.ending_failure
+    counts = {size for shape in scene.advice_shapes.values() for size in shape.sizes[:2]}
+    for batch in () if failure is None else failure.row_lengths:
         is_uneven = batch.total <= _MOST_USED * batch.rows * batch.longest
-        if is_uneven and any(_fits(sizes, batch) for sizes in shapes):
-            return batch
-    return None
+        if is_uneven and batch.rows in counts:
+            yield batch
 
 
 def _fits(sizes: tuple[int, ...], batch: RowLengths) -> bool:

@@ -1,6 +1,7 @@
 """Graphs that keep more than the backward pass needs.
 
 derivative_graphs: graphs of derivatives that are kept together.
+graphs_of_results: graphs of earlier steps that a running sum or a list of losses keeps.
 losses_before_backward: passes whose losses wait for one backward pass.
 one_checkpoint: one checkpoint around all layers, which are computed again at once.
 parametrized_weight: a weight that each turn of a loop computes anew.

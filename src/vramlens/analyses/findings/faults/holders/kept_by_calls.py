@@ -19,9 +19,11 @@ from vramlens.ground.verdict import Verdict
 from vramlens.units import counted, format_size
 
 _LOCAL = re.compile(
-    r"^local of (?P<kind>generator |coroutine )?(?P<function>[\w.<>]+)\(\)(?:, call (?P<number>\d+))?$"
+    r"^local of (?P<kind>generator |coroutine )?(?P<function>[\w.<>]+)\(\)(?:, call (?P<number>\d+))?(?:[.\[]|$)"
 )
-"""``local of score()``, ``local of generator batches(), call 2`` (capture/names/holder_names.py)."""
+"""``local of score()``, ``local of generator batches(), call 2``, and what a variable leads to: ``local of score()[3]``
+(capture/names/holder_names.py).
+"""
 _COROUTINE, _GENERATOR = "coroutine ", "generator "
 _LEAST_SHARE = 0.25
 """Of what is in use: with less, the calls that run hold more."""

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
@@ -47,15 +48,15 @@ class _Chain:
         first: the product that makes the large tensor.
         second: the one that it goes into.
         large: what stands for the large tensor there.
-        row: the large tensor; None where it is what was asked for.
-        size_bytes, operand_bytes: of it, and the most that what it was made of can have.
+        rows: the large tensors in use, of each turn of a loop; none where it is what was asked for.
+        size_bytes, operand_bytes: of one, and the most that what it was made of can have.
         place: of its line.
     """
 
     first: ast.expr
     second: ast.expr
     large: ast.expr
-    row: int | None
+    rows: NDArray[np.int64]
     size_bytes: int
     operand_bytes: int
     place: Place
@@ -68,11 +69,12 @@ def contraction_order(scene: Scene) -> Iterator[Finding]:
     chain = next(_chains(scene), None)
     if request is None or chain is None:
         return
-    size_bytes = chain.size_bytes + (0 if chain.row is None else request.size_bytes)
+    in_use_bytes = int(scene.device.allocations.requested_bytes[chain.rows].sum())
+    size_bytes = in_use_bytes + request.size_bytes
     if size_bytes < _LEAST_SHARE * scene.wanted_bytes:
         return
-    rows = np.array([] if chain.row is None else [chain.row], np.int64)
-    more = "" if chain.row is None else f", and requests {format_size(request.size_bytes)}"
+    more = f", and requests {format_size(request.size_bytes)}" if len(chain.rows) else ""
+    turns = f"; {len(chain.rows)} as large are in use" if len(chain.rows) > 1 else ""
     yield Finding(
         id="contraction_order",
         verdict=Verdict.LIKELY,
@@ -80,12 +82,12 @@ def contraction_order(scene: Scene) -> Iterator[Finding]:
         f" {format_size(chain.operand_bytes)}, before the next factor makes it smaller",
         bytes=size_bytes,
         place=chain.place,
-        evidence=(f"{shown(ast.unparse(chain.second))} takes the large one in{more}",),
+        evidence=(f"{shown(ast.unparse(chain.second))} takes the large one in{more}{turns}",),
         fix=f"if nothing else uses it, contract in another order: {_other_order(chain)}; or go over one index of the"
         " result, and contract a slice at a time; torch.einsum of all factors finds such an order where opt_einsum is"
         " installed"
         f" (up to {format_size(size_bytes)} less)",
-        extent=Extent(scene.advice_event, rows),
+        extent=Extent(scene.advice_event, chain.rows),
     )
 
 
@@ -103,12 +105,15 @@ def _other_order(chain: _Chain) -> str:
 
 
 def _chains(scene: Scene) -> Iterator[_Chain]:
-    """The large tensor in use that the failing product takes in, or the large one that was asked for."""
+    """The large tensor in use that the failing product takes in, the one that a function gave it, or the large one
+    that was asked for.
+    """
     place = None if scene.verdict is None else scene.verdict.place
     failing = value_of(scene.ending_expression)
     if place is None or failing is None or not _is_contraction(failing):
         return
     yield from _taken_in(scene, place, failing)
+    yield from _from_function(scene, place, failing)
     yield from _asked_for(scene, place, failing)
 
 
@@ -129,7 +134,50 @@ def _taken_in(scene: Scene, place: Place, failing: ast.expr) -> Iterator[_Chain]
         return
     operand_bytes = _largest_beside(scene, born - 1)
     if size_bytes >= _TIMES * operand_bytes:
-        yield _Chain(first, failing, large, row, size_bytes, operand_bytes, maker)
+        yield _Chain(first, failing, large, np.array([row]), size_bytes, operand_bytes, maker)
+
+
+def _from_function(scene: Scene, place: Place, failing: ast.expr) -> Iterator[_Chain]:
+    """The products that a function returns to the failing one, in a loop that keeps all of them for its backward
+    pass.
+    """
+    request, allocations, rows = scene.ending_request, scene.device.allocations, scene.advice_rows
+    if request is None:
+        return
+    for large in map(without_views, _factors(failing)):
+        maker, first = _returned_product(scene, place, called(large))
+        if maker is None or first is None:
+            continue
+        place_of = scene.view.place_of_block
+        of_lines = np.array([row for row in rows.tolist() if place_of(row) in (maker, place)])
+        is_large = allocations.requested_bytes[of_lines] >= request.size_bytes
+        others = np.setdiff1d(rows, of_lines)
+        operand_bytes = int(allocations.requested_bytes[others].max(initial=1))
+        if is_large.any() and request.size_bytes >= _TIMES * operand_bytes:
+            yield _Chain(
+                first,
+                failing,
+                large,
+                of_lines[is_large],
+                request.size_bytes,
+                operand_bytes,
+                maker,
+            )
+
+
+def _returned_product(
+    scene: Scene, place: Place, function: str
+) -> tuple[Place | None, ast.expr | None]:
+    """The line of a function of the same file that returns a product of two, and that; None without one."""
+    lines = {line.place for line in scene.advice_heap.by_line}
+    for maker in lines:
+        text = scene.source_of(maker)
+        if (maker.file, maker.function) != (place.file, function) or not text.startswith("return "):
+            continue
+        product = value_of(text)
+        if product is not None and _is_unlike(without_views(product)):
+            return maker, without_views(product)
+    return None, None
 
 
 def _is_shortly_before(maker: Place, place: Place) -> bool:
@@ -165,8 +213,9 @@ def _asked_for(scene: Scene, place: Place, failing: ast.expr) -> Iterator[_Chain
     if request.size_bytes < _TIMES * operand_bytes:
         return
     for following in _products_after(scene, place, failing):
+        nothing = np.zeros(0, np.int64)
         yield _Chain(
-            failing, following[0], following[1], None, request.size_bytes, operand_bytes, place
+            failing, following[0], following[1], nothing, request.size_bytes, operand_bytes, place
         )
         return
 

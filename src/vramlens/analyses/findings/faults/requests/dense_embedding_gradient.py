@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from vramlens.analyses.attribution.phases import LINEAR_FORWARD
+from vramlens.analyses.attribution.phases import LINEAR_FORWARD, Phase
 from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.findings.usage import part_of_heap
@@ -23,6 +23,8 @@ _LEAST_SHARE = 0.2
 """Of what is in use, with the failed request."""
 _FEW_ROWS = 0.05
 """Of a table: a language model's batch looks many of its words up."""
+_FEWEST_PASSES = 3
+"""Backward passes before this one, whose gradients were small."""
 _SHOWN = 2
 """Tables that are named."""
 _EVIDENCE = "an embedding's gradient is dense unless it is made with sparse=True"
@@ -38,8 +40,40 @@ def dense_embedding_gradient(scene: Scene) -> Iterator[Finding]:
     """The table whose gradient was asked for when memory ran out in a backward pass, or the tables whose
     gradients are there when memory runs out, if these are large.
     """
-    asked_for = list(_asked_for(scene))
-    yield from asked_for or _alive(scene)
+    findings = list(_of_new_term(scene)) or list(_asked_for(scene))
+    yield from findings or _alive(scene)
+
+
+def _of_new_term(scene: Scene) -> Iterator[Finding]:
+    """The gradients as large as a table that this backward pass makes, and those of earlier steps did not: they
+    were sparse.
+    """
+    request, allocations, phases = scene.ending_request, scene.device.allocations, scene.view.phases
+    if request is None or not _is_in_backward(scene):
+        return
+    table = _table_of(scene, request.size_bytes)
+    is_as_large = allocations.requested_bytes == request.size_bytes
+    large_rows = np.flatnonzero(is_as_large & (phases.phase == Phase.BACKWARD))
+    is_earlier = allocations.born[large_rows] < phases.span_start[-1]
+    earlier_passes = len(phases.span_start) - 1
+    if not table or is_earlier.any() or earlier_passes < _FEWEST_PASSES:
+        return
+    rows = np.intersect1d(large_rows, scene.advice_rows)
+    size_bytes = int(allocations.requested_bytes[rows].sum()) + request.size_bytes
+    if size_bytes < _LEAST_SHARE * scene.wanted_bytes:
+        return
+    yield Finding(
+        id="dense_embedding_gradient",
+        verdict=Verdict.LIKELY,
+        title=f"this backward pass makes gradients for the whole of {table}: {format_size(size_bytes)} with the"
+        f" request that failed; {earlier_passes:,} earlier ones made none as large",
+        bytes=size_bytes,
+        place=scene.verdict.place if scene.verdict is not None else None,
+        evidence=("a term of the loss that uses the whole table makes its gradient dense",),
+        fix="find the term that is new in this step's loss and uses the whole table, such as a penalty"
+        f" weight.pow(2).sum(), and compute it on the rows that the step looks up ({format_size(size_bytes)} less)",
+        extent=Extent(scene.advice_event, rows),
+    )
 
 
 def _asked_for(scene: Scene) -> Iterator[Finding]:

@@ -1,0 +1,98 @@
+"""Graphs of earlier steps that a result keeps: a running sum, an average or a list of losses."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vramlens.analyses.attribution.categories import Category
+from vramlens.analyses.attribution.names import IN_CALL, store_words
+from vramlens.analyses.attribution.steps import PATTERN
+from vramlens.analyses.extent import Extent
+from vramlens.analyses.finding import Finding
+from vramlens.analyses.findings.usage import part_of_heap
+from vramlens.analyses.scene import Scene, after_failure
+from vramlens.ground.verdict import Verdict
+from vramlens.units import format_size, listed
+
+_FEWEST_STEPS = 3
+_LEAST_SHARE = 0.25
+"""Of what is in use."""
+_MOST_STORES = 3
+_LASTS = re.compile(rf"^(?!{IN_CALL}).*[.\[]")
+"""The name of an attribute or an element: a variable's is one word, or begins with its function."""
+_NO_PARTS_OF_GRAPHS = (
+    Category.PARAMETERS,
+    Category.GRADIENTS,
+    Category.OPTIMIZER_STATE,
+    Category.WORKSPACE,
+)
+
+
+@after_failure
+def graphs_of_results(scene: Scene) -> Iterator[Finding]:
+    """What graphs of several earlier steps keep, where the program keeps results that require gradients."""
+    view, allocations, heap = scene.view, scene.device.allocations, scene.advice_heap
+    results = scene.program_rows[view.names.in_graph[scene.program_rows]]
+    stores = _stores_of(scene, results)
+    rows = _of_earlier_steps(scene)
+    size_bytes = int(allocations.requested_bytes[rows].sum())
+    is_much = size_bytes >= _LEAST_SHARE * heap.requested_bytes
+    if not stores or not is_much or not _are_of_graphs(scene, rows):
+        return
+    keepers = listed([store_words(store) for store in stores], _MOST_STORES)
+    is_one = len(stores) == 1
+    yield Finding(
+        id="graphs_of_results",
+        verdict=Verdict.LIKELY,
+        title=f"{keepers} {'keeps' if is_one else 'keep'} a result that requires gradients, and with it the graphs of"
+        f" earlier steps: {part_of_heap(size_bytes, heap)}",
+        bytes=size_bytes,
+        place=view.place_of_block(int(results[-1])),
+        evidence=(
+            "a sum, an average or a list of such results goes on with the graph of every step: no backward pass"
+            " frees it",
+        ),
+        fix=f"keep .item() or .detach() of what goes into {keepers} (up to {format_size(size_bytes)} less)",
+        extent=Extent(scene.advice_event, rows),
+    )
+
+
+def _are_of_graphs(scene: Scene, rows: NDArray[np.int64]) -> bool:
+    """Whether allocations are from several steps, and what Python sees of them are mostly parts of graphs."""
+    view = scene.view
+    visible = rows[view.names.named[rows]]
+    sizes = scene.device.allocations.requested_bytes[visible]
+    graph_bytes = int(sizes[view.names.in_graph[visible]].sum())
+    return 2 * graph_bytes > int(sizes.sum()) and len(np.unique(view.step[rows])) >= _FEWEST_STEPS
+
+
+def _stores_of(scene: Scene, results: NDArray[np.int64]) -> Sequence[str]:
+    """Where the program keeps results, as far as that lasts: up to the last number of each, those with most results
+    first. A variable has the result of the latest step in most programs.
+    """
+    names = [scene.view.names.name(row) for row in results.tolist()]
+    lasting = [_store_of(name) for name in names if _LASTS.search(name)]
+    stores, counts = np.unique(lasting, return_counts=True)
+    return [str(stores[place]) for place in np.argsort(-counts, kind="stable")]
+
+
+def _store_of(name: str) -> str:
+    """``Trainer.losses`` of ``Trainer.losses[3]``, and ``Stats.values['loss']`` of itself."""
+    before, bracket, key = name.rpartition("[")
+    return before if bracket and key.rstrip("]").isdigit() else name
+
+
+def _of_earlier_steps(scene: Scene) -> NDArray[np.int64]:
+    """The allocations of steps that are over which no name leads to, or which are parts of a graph."""
+    view, rows = scene.view, scene.advice_rows
+    starts = view.steps.starts[view.steps.starts <= scene.advice_event]
+    if view.steps.source == PATTERN or not len(starts):
+        return rows[:0]
+    is_earlier = scene.device.allocations.born[rows] < starts[-1]
+    is_named = view.names.placed[rows] & ~view.names.in_graph[rows]
+    is_other = np.isin(view.categories.category[rows], _NO_PARTS_OF_GRAPHS)
+    return np.asarray(rows[is_earlier & (view.step[rows] >= 0) & ~is_named & ~is_other])
