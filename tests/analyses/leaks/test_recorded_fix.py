@@ -9,7 +9,7 @@ from support.leak_programs import LEAK_LINE, MAIN, Run, at
 from support.oracle import MIB
 from support.recordings import DATA
 from vramlens import load
-from vramlens.analyses.leaks.recorded_fix import wide_scalar, with_fix
+from vramlens.analyses.leaks.recorded_fix import BESIDE_PASS, OF_PASS, wide_scalar, with_fix
 from vramlens.analyses.leaks.recorded_leak import RecordedLeak
 from vramlens.analyses.leaks.recorded_leaks import leaks_of_trace
 from vramlens.ground.verdict import Verdict
@@ -32,20 +32,21 @@ def test_losses_whose_scalar_keeps_all_errors() -> None:
     [
         (
             "Trainer.outputs",
-            False,
+            "",
             "Trainer.outputs keeps what that line allocated: empty or limit it",
         ),
-        ("list", False, "a list keeps what that line allocated: empty or limit it"),
+        ("list", "", "a list keeps what that line allocated: empty or limit it"),
         (
             "losses",
-            True,
+            OF_PASS,
             "losses keeps the result of that line: keep `.detach()` or `.item()` of it there",
         ),
-        ("", True, "find what keeps the result of that line"),
-        ("", False, "If a list, attribute, cache or hook keeps it"),
+        ("", OF_PASS, "find what keeps the result of that line"),
+        ("", BESIDE_PASS, "run that line in torch.no_grad() if no backward pass is to go through"),
+        ("", "", "If a list, attribute, cache or hook keeps it"),
     ],
 )
-def test_what_is_known_to_keep_a_leak_is_named(name: str, graph: bool, words: str) -> None:
+def test_what_is_known_to_keep_a_leak_is_named(name: str, graph: str, words: str) -> None:
     leak = RecordedLeak(
         verdict=Verdict.LIKELY, kind=None, bytes_per_step=MIB, bytes=9 * MIB, steps=9, kept_in=name
     )

@@ -103,6 +103,32 @@ def test_what_is_no_padded_batch(make: Callable[[], Any]) -> None:
     del table
 
 
+def test_a_table_that_is_used_in_full_says_more_than_a_mask_or_labels() -> None:
+    batch = tokens(256, 256, 200)
+    others = [
+        batch == 0,  # of padding, where PyTorch's own layers have it
+        tokens(256, 60, left=True, pad=-100),  # labels of answers alone
+        torch.arange(256).expand(7, 256).contiguous(),
+    ]
+    assert told() is None
+    del batch, others
+
+
+def test_a_mask_of_padding_alone() -> None:
+    """At its begin it would mark what is used, in every batch that is padded at the end."""
+    batch = tokens(256, 100, 80)
+    padding = batch == 0
+    del batch
+    assert told() == {"rows": 7, "columns": 256, "used_columns": 100}
+    del padding
+
+
+def test_positions_say_nothing_of_padding() -> None:
+    batches = [tokens(256, 80, 60), torch.arange(256).expand(7, 256).contiguous()]
+    assert told() == {"rows": 7, "columns": 256, "used_columns": 80}
+    del batches
+
+
 def test_a_slice_of_a_larger_table_is_read_where_it_begins() -> None:
     whole = torch.cat([tokens(128, 128), tokens(128, 30)])
     batch = whole[7:]

@@ -148,8 +148,8 @@ def _training_in_eval_mode(
     return Finding(
         id="eval_with_grad",
         verdict=Verdict.LIKELY,
-        title="The model is still in eval mode where it is trained: this line's passes had backward passes"
-        " before the evaluation",
+        title="The model is still in eval mode where it is trained: backward passes went through what this line"
+        " computed before the evaluation",
         bytes=size_bytes,
         place=place,
         evidence=(

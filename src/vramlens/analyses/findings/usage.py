@@ -186,5 +186,7 @@ def rows_of_lines(scene: Scene, places: Set[Place]) -> NDArray[np.int64]:
 
 
 def part_of_heap(size: int, heap: Heap) -> str:
-    """A size with its share of the heap."""
+    """A size with its share of the heap; without one where a request that failed makes it more than the heap has."""
+    if size > heap.requested_bytes:
+        return format_size(size)
     return f"{format_size(size)} ({100 * size / heap.requested_bytes:.0f}%)"

@@ -25,7 +25,7 @@ from vramlens.analyses.leaks.certainty import (
 from vramlens.analyses.leaks.evidence import LATEST_FIRST, OLDEST_FIRST, made_of_results
 from vramlens.analyses.leaks.group_evidence import GroupEvidence
 from vramlens.analyses.leaks.groups import place_of
-from vramlens.analyses.leaks.recorded_fix import wide_scalar, with_fix
+from vramlens.analyses.leaks.recorded_fix import BESIDE_PASS, OF_PASS, wide_scalar, with_fix
 from vramlens.analyses.leaks.recorded_leak import RecordedLeak, no_problem
 from vramlens.analyses.leaks.rhythm import EVERY, IRREGULAR, PERIODIC
 from vramlens.ground.verdict import Verdict
@@ -221,13 +221,20 @@ def judged_leak(evidence: GroupEvidence) -> RecordedLeak | None:
         return no_problem(view, loop, cohorts, reason, owner)
     return with_fix(
         _leak_of(evidence, judgement),
-        graph=evidence.keeps_graph or evidence.is_held_by_graph,
+        graph=_graph_of(evidence),
         in_list=evidence.fate == LATEST_FIRST,
         result_bytes=int(evidence.sizes.max()) if evidence.keeps_graph else 0,
         scalar_loss=_scalar_loss(evidence),
         copies_model=evidence.kept == COPY,
         without_backward=_is_without_backward(evidence),
     )
+
+
+def _graph_of(evidence: GroupEvidence) -> str:
+    """The kind of graph that is kept; "" without one."""
+    if evidence.keeps_graph:
+        return OF_PASS
+    return BESIDE_PASS if evidence.is_held_by_graph else ""
 
 
 def _is_without_backward(evidence: GroupEvidence) -> bool:

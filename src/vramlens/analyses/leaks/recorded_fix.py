@@ -14,6 +14,8 @@ from vramlens.leak.leak import LeakOwner
 if TYPE_CHECKING:
     from vramlens.trace import Frame
 
+OF_PASS, BESIDE_PASS = "of a whole pass", "beside that of a pass"
+"""Graphs that are kept: no backward pass need go through one that is beside that of a pass."""
 _WIDE_SCALARS = ("mse_loss", "smooth_l1_loss")
 """PyTorch computes them into one tensor of all errors, and returns its first element: the scalar
 keeps the storage of all, also when detached.
@@ -29,7 +31,7 @@ def wide_scalar(frames: Iterable[Frame]) -> str:
 def with_fix(
     leak: RecordedLeak,
     *,
-    graph: bool = False,
+    graph: str = "",
     in_list: bool = False,
     result_bytes: int = 0,
     scalar_loss: str = "",
@@ -40,7 +42,7 @@ def with_fix(
     said that.
 
     Args:
-        graph: whether an autograd graph is kept.
+        graph: what kind of autograd graph is kept, OF_PASS or BESIDE_PASS; "" without one.
         in_list: whether it went as what a list keeps goes.
         result_bytes: how large the result that a graph hangs on may be, which a detached tensor
             keeps each time.
@@ -50,10 +52,10 @@ def with_fix(
     """
     if leak.fix is not None:
         return leak
-    cuts_graph = graph and leak.kind is None and not scalar_loss
+    cuts_graph = bool(graph) and leak.kind is None and not scalar_loss
     stays = result_bytes // leak.every_steps if cuts_graph or leak.kind == "graph" else 0
     freed = max(0, leak.bytes_per_step - stays)
-    fix = _edit(leak, graph=cuts_graph, in_list=in_list, scalar_loss=scalar_loss)
+    fix = _edit(leak, graph=graph if cuts_graph else "", in_list=in_list, scalar_loss=scalar_loss)
     if copies_model and leak.kind is None:
         fix = _without_copies(leak)
     elif without_backward and leak.kind is None:
@@ -82,7 +84,7 @@ def _without_graph(leak: RecordedLeak) -> str:
     )
 
 
-def _edit(leak: RecordedLeak, *, graph: bool, in_list: bool, scalar_loss: str) -> str:
+def _edit(leak: RecordedLeak, *, graph: str, in_list: bool, scalar_loss: str) -> str:
     line = f"{leak.file}:{leak.line}" if leak.place is not None else "that line"
     if leak.kind is not None:
         return fix_of_class(leak.kind, _owner_name(leak.owner) or line)
@@ -98,11 +100,13 @@ def _edit(leak: RecordedLeak, *, graph: bool, in_list: bool, scalar_loss: str) -
             " which frees the graph"
         )
     if graph:
-        return (
+        find = (
             f"find what keeps the result of {line} (a list, an attribute, a running sum or a "
-            "caught exception). Keep `.detach()` or `.item()` of it instead, which frees the graph. Where no"
-            " backward pass is to go through it, run that line in torch.no_grad()"
+            "caught exception). Keep `.detach()` or `.item()` of it instead, which frees the graph"
         )
+        if graph == OF_PASS:
+            return find
+        return f"run {line} in torch.no_grad() if no backward pass is to go through its result. Else {find}"
     if leak.is_stored_data:
         return (
             f"limit what keeps the memory that {line} allocated (a replay buffer, a cache of "

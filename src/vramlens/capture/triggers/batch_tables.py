@@ -53,6 +53,11 @@ class BatchTable:
     numbers: bytes
 
     @property
+    def lines(self) -> list[bytes]:
+        """The bytes of each row."""
+        return rows_of(self.numbers, self.columns * self.item_bytes)
+
+    @property
     def has_integers(self) -> bool:
         """Whether its numbers are signed integers, and no mask."""
         return self.item_bytes in _ARRAY_TYPES
@@ -64,6 +69,11 @@ class BatchTable:
             KeyError: it has no integers.
         """
         return array(_ARRAY_TYPES[self.item_bytes], self.numbers)
+
+
+def rows_of(numbers: bytes, row_bytes: int) -> list[bytes]:
+    """The bytes of each row of a table."""
+    return [numbers[start : start + row_bytes] for start in range(0, len(numbers), row_bytes)]
 
 
 @dataclass(frozen=True, slots=True)

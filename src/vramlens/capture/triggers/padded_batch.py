@@ -6,10 +6,10 @@ and the same value in all rows, they are padding; where the first do, it is padd
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 
-from vramlens.capture.triggers.batch_tables import BatchTable
+from vramlens.capture.triggers.batch_tables import BatchTable, rows_of
 from vramlens.ground.program_errors import own_errors
 
 _LEAST_PADDING = 0.1
@@ -24,22 +24,47 @@ def padded_batch(tables: Sequence[BatchTable]) -> dict[str, int] | None:
     is padded. Never raises.
     """
     with own_errors():
-        padded = [*_padded(tables)]
-        counts = Counter((batch["rows"], batch["columns"]) for batch in padded)
+        by_sizes: defaultdict[tuple[int, int], list[BatchTable]] = defaultdict(list)
+        for table in tables:
+            by_sizes[table.rows, table.columns].append(table)
 
         def weight(batch: dict[str, int]) -> tuple[int, int]:
             rows, columns = batch["rows"], batch["columns"]
-            return counts[rows, columns], rows * (columns - batch["used_columns"])
+            return len(by_sizes[rows, columns]), rows * (columns - batch["used_columns"])
 
-        return max(padded, key=weight, default=None)
+        return max(_padded(by_sizes), key=weight, default=None)
     return None
 
 
-def _padded(tables: Sequence[BatchTable]) -> Iterator[dict[str, int]]:
-    for table in tables:
-        used = used_columns(table.numbers, table.columns, table.item_bytes)
-        if table.columns - used >= _LEAST_PADDING * table.columns:
-            yield {"rows": table.rows, "columns": table.columns, "used_columns": used}
+def _padded(
+    by_sizes: Mapping[tuple[int, int], Sequence[BatchTable]],
+) -> Iterator[dict[str, int]]:
+    for (rows, columns), tables in by_sizes.items():
+        used = _used_columns_of(tables)
+        if _is_padded(columns, used):
+            yield {"rows": rows, "columns": columns, "used_columns": used}
+
+
+def _is_padded(columns: int, used: int) -> bool:
+    return columns - used >= _LEAST_PADDING * columns
+
+
+def _used_columns_of(tables: Sequence[BatchTable]) -> int:
+    """How many columns some tables of the same sizes use: what any of them has numbers in. Masks say it where
+    there is no other table.
+    """
+    used_by_table = {
+        table: used_columns(table.numbers, table.columns, table.item_bytes) for table in tables
+    }
+    columns = tables[0].columns
+    of_numbers = [
+        used
+        for table, used in used_by_table.items()
+        if _has_many_numbers(table.lines, table.item_bytes)
+        and (_is_padded(columns, used) or len(set(table.lines)) > 1)  # not the positions
+    ]
+    padded = [used for used in used_by_table.values() if _is_padded(columns, used)]
+    return max(of_numbers or padded, default=columns)
 
 
 def used_columns(table: bytes, columns: int, item_bytes: int) -> int:
@@ -49,9 +74,9 @@ def used_columns(table: bytes, columns: int, item_bytes: int) -> int:
         table: its numbers, row after row.
         item_bytes: of each number.
     """
-    width = columns * item_bytes
-    rows = [table[start : start + width] for start in range(0, len(table), width)]
-    padding = max(_common_run(rows, item_bytes, at_end=at_end) for at_end in (False, True))
+    rows = rows_of(table, columns * item_bytes)
+    sides = _sides_of_padding(rows, item_bytes)
+    padding = max(_common_run(rows, item_bytes, at_end=at_end) for at_end in sides)
     if not 0 < padding < columns:
         return columns
     is_batch = _is_mask(rows, item_bytes) or _has_many_numbers(rows, item_bytes)
@@ -66,15 +91,23 @@ def lengths_of_rows(table: bytes, columns: int, item_bytes: int, most_used: floa
         table, item_bytes: as of ``used_columns``.
         most_used: of all columns.
     """
-    width = columns * item_bytes
-    rows = [table[start : start + width] for start in range(0, len(table), width)]
-    runs = (_runs_of_padding(rows, item_bytes, at_end=at_end) for at_end in (False, True))
+    rows = rows_of(table, columns * item_bytes)
+    sides = _sides_of_padding(rows, item_bytes)
+    runs = (_runs_of_padding(rows, item_bytes, at_end=at_end) for at_end in sides)
     padding = max(runs, key=sum)
     used = columns * len(rows) - sum(padding)
     if used > most_used * columns * len(rows):
         return []
     is_batch = _is_mask(rows, item_bytes) or _has_many_numbers(rows, item_bytes)
     return [columns - run for run in padding] if is_batch else []
+
+
+def _sides_of_padding(rows: list[bytes], item_bytes: int) -> Sequence[bool]:
+    """Where padding may stand: True for the end. A mask of truth values may mark what is used, or what is padding: at
+    its end both are padding, at its begin they are not.
+    """
+    is_ambiguous = item_bytes == 1 and _is_mask(rows, item_bytes)
+    return (True,) if is_ambiguous else (False, True)
 
 
 def _runs_of_padding(rows: list[bytes], item_bytes: int, *, at_end: bool) -> list[int]:

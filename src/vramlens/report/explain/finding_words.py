@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from vramlens.analyses.error_text.message_sums import ROUNDING
+from vramlens.analyses.findings.table import ROWS
 from vramlens.ground.verdict import Verdict
 from vramlens.leak.claim import growth_words
 from vramlens.report.document import Claim, Figure, size_figure
@@ -113,19 +114,23 @@ def _claim(finding: Finding) -> Claim:
 
 def _not_yet_claimed(explanation: Explanation) -> list[RecordedLeak]:
     """Leaks of which no finding speaks."""
-    claims = [finding for finding in explanation.findings if finding.id == "leak"]
     return [
         leak
         for leak in explanation.leaks
-        if not leak.is_small and not any(_is_about(finding, leak) for finding in claims)
+        if not leak.is_small
+        and not any(_is_about(finding, leak) for finding in explanation.findings)
     ]
 
 
 def _is_about(finding: Finding, leak: RecordedLeak) -> bool:
-    """Whether a finding speaks of a leak: of its line, or of its memory among others'."""
-    if finding.place == leak.place:
+    """Whether a finding speaks of a leak: of its line, or of its memory among others', or says what keeps that."""
+    row = ROWS.get(finding.id)
+    if finding.id == "leak" and finding.place == leak.place:
         return True
-    return finding.extent is not None and leak.is_mostly_in(finding.extent.rows)
+    says_why = row is not None and row.grows and finding.fix is not None
+    is_sure = finding.id == "leak" or finding.verdict != Verdict.POSSIBLE
+    has_memory = finding.extent is not None and leak.is_mostly_in(finding.extent.rows)
+    return says_why and is_sure and has_memory
 
 
 def growth_sentences(explanation: Explanation) -> tuple[str, ...]:

@@ -129,7 +129,7 @@ def test_a_simulation_whose_state_is_not_detached(
         assert finding.verdict == "likely"
         assert finding.bytes == (count - 1) * 10 * MIB  # the last step's graph is needed
         assert f"{count} steps" in finding.title
-        assert "leave create_graph=True out" in (finding.fix or "")
+        assert "call this with create_graph=False" in (finding.fix or "")
         assert "detach what goes from one step to the next (positions" in (finding.fix or "")
         assert finding.place is not None
         assert finding.place.line == 20

@@ -69,8 +69,8 @@ def _finding(scene: Scene, growth: PassGrowth, rows: NDArray[np.int64], size_byt
 
 def _unevenness(batch: RowLengths) -> str:
     return (
-        f"a tensor of the program has the lengths of the batch's {batch.rows:,} rows: up to {batch.longest:,},"
-        f" {batch.total // batch.rows:,} on average"
+        f"the rows of the batch are uneven: a tensor has a number for each of its {batch.rows:,} rows, as lengths"
+        f" are, the largest {batch.longest:,}, {batch.total // batch.rows:,} on average"
     )
 
 
@@ -85,8 +85,8 @@ def _fix(view: Attribution, growth: PassGrowth, size_bytes: int) -> str:
     if has_batch_of_one(view):
         return f"cut or split what is too long {saved}"
     fix = (
-        "sort the samples by length and limit a batch by its padded size (samples x the longest),"
-        f" or cut samples that are too long {saved}"
+        "sort the samples by length, limit a batch by its padded size (samples x the longest) and shuffle the"
+        f" batches, or cut samples that are too long {saved}"
     )
     if not growth.had_one_size:
         return fix

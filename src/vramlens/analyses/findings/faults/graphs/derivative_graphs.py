@@ -194,10 +194,10 @@ def _by_input(
         counts_next=True,
         verdict=Verdict.POSSIBLE if may_be_meant else Verdict.LIKELY,
         keeper="create_graph=True has each step keep its graph, and the next builds on it",
-        unless="unless a loss is made of these derivatives, or one backward pass is to go through all these steps",
-        remedy="leave create_graph=True out (create_graph=self.training), and detach what goes from one step to"
-        " the next (positions, forces, energies: x = x.detach()): a sampler, an attack, a rendering or a"
-        " simulation needs only the numbers",
+        unless="unless one backward pass is to go through all these steps",
+        remedy="call this with create_graph=False (create_graph=self.training, and model.eval() before, where training"
+        " makes a loss of the same derivative), and detach what goes from one step to the next (positions, forces,"
+        " energies: x = x.detach()): a sampler, an attack, a rendering or a simulation needs only the numbers",
     )
 
 

@@ -96,7 +96,7 @@ def _why_kept(calls: _Calls) -> str:
 def _remedy(calls: _Calls) -> str:
     if calls.are_generators:
         return f"go through each {calls.function}() to its end, or call its close()"
-    return "keep str(error) instead of the exception"
+    return "keep str(error), and type(error).__name__ where its name is used, instead of the exception itself"
 
 
 def _all_calls(scene: Scene) -> Iterator[_Calls]:

@@ -169,7 +169,7 @@ def _judged(scene: Scene, store: _Store) -> tuple[Verdict, str, str]:
         return (
             Verdict.LIKELY if _keeps_little_beside(scene, store.rows) else Verdict.POSSIBLE,
             "each entry is a slice, and keeps all of the tensor that it was taken from",
-            "clone each slice before it is kept (`x[i].clone()`)",
+            "clone each slice before it is kept, here and wherever else one of the same tensor is (`x[i].clone()`)",
         )
     kept = (
         f"the results of {store.filled_by}"

@@ -19,8 +19,8 @@ from vramlens.analyses.findings.faults.requests.expression_uses import (
     use_of_statement,
 )
 from vramlens.analyses.findings.faults.requests.operand_uses import (
-    use_of_counting,
     use_of_equal_rows,
+    use_of_sum,
 )
 from vramlens.analyses.findings.faults.unnamed_entries import MANY_NAMED, with_unnamed_entries
 from vramlens.analyses.findings.usage import part_of_heap, rows_of_lines
@@ -243,8 +243,9 @@ def use_at_the_end(scene: Scene) -> tuple[str, ExpressionUse] | None:
     statement = "" if place is None else scene.source_of(place)
     uses = (
         (shown(expression), use_of_equal_rows(scene)),
+        (shown(expression), use_of_sum(scene, of_flags=False)),
         (shown(expression), use_of_expression(expression)),
-        (shown(expression), use_of_counting(scene)),
+        (shown(expression), use_of_sum(scene, of_flags=True)),
         (shown(statement), use_of_statement(statement, expression=expression, node=node)),
         (node, use_of_node(node)),
     )

@@ -65,13 +65,14 @@ def _of_new_term(scene: Scene) -> Iterator[Finding]:
     yield Finding(
         id="dense_embedding_gradient",
         verdict=Verdict.LIKELY,
-        title=f"this backward pass makes gradients for the whole of {table}: {format_size(size_bytes)} with the"
-        f" request that failed; {earlier_passes:,} earlier ones made none as large",
+        title=f"this backward pass makes gradients for the whole of {table}, {format_size(request.size_bytes)} each,"
+        f" {format_size(size_bytes)} with the request that failed; {earlier_passes:,} earlier ones made none as large",
         bytes=size_bytes,
         place=scene.verdict.place if scene.verdict is not None else None,
         evidence=("a term of the loss that uses the whole table makes its gradient dense",),
         fix="find the term that is new in this step's loss and uses the whole table, such as a penalty"
-        f" weight.pow(2).sum(), and compute it on the rows that the step looks up ({format_size(size_bytes)} less)",
+        f" weight.pow(2).sum(), and compute it on the rows that the step looks up, which makes the term smaller"
+        f" ({format_size(size_bytes)} less)",
         extent=Extent(scene.advice_event, rows),
     )
 

@@ -244,7 +244,8 @@ _USES = (
     _of(
         rf"{_WITH_AXIS}\s*-\s*{_WITH_AXIS}",
         "makes the difference of each pair in every column",
-        "for distances call torch.cdist, which makes one number per pair; if only some pairs are used (those of"
+        "for distances call torch.cdist (and square its result for squared ones), which makes one number per pair; if"
+        " only some pairs are used (those of"
         " a diagonal), compute these; or take a part of the rows at a time",
         stays=True,
     ),

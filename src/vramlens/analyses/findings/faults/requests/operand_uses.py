@@ -168,8 +168,12 @@ class _Sum:
         return any(same_text(expression, part) for part in (self.call, self.counts, self.flags))
 
 
-def use_of_counting(scene: Scene) -> ExpressionUse | None:
-    """What counting flags, or adding up narrow numbers, makes whole before it does; None where it adds up others."""
+def use_of_sum(scene: Scene, *, of_flags: bool) -> ExpressionUse | None:
+    """What adding up narrow numbers makes whole before it does; None where it adds up others.
+
+    Args:
+        of_flags: whether sums are meant that count true ones, by their text, or those of other numbers.
+    """
     expression, request = value_of(scene.ending_expression), scene.ending_request
     if expression is None or request is None:
         return None
@@ -178,7 +182,7 @@ def use_of_counting(scene: Scene) -> ExpressionUse | None:
     total = next(
         (total for total in _sums(statement or expression) if total.is_of(expression)), None
     )
-    if total is None:
+    if total is None or _are_flags(total.flags) != of_flags:
         return None
     shape = _narrow_shape(scene, request.size_bytes)
     rows = _rows_of_part(shape, request.size_bytes)
@@ -192,7 +196,7 @@ def use_of_counting(scene: Scene) -> ExpressionUse | None:
         return None
     else:
         reading = "is made whole only to be added up"
-    return ExpressionUse(_ANY, reading, _in_parts(total, rows))
+    return ExpressionUse(_ANY, reading, f"{_in_narrow_type(total, shape)}{_in_parts(total, rows)}")
 
 
 def _rows_of_part(shape: Shape | None, request_bytes: int) -> int:
@@ -271,13 +275,23 @@ def _converts(total: _Sum, shape: Shape | None) -> bool:
     return is_whole or _are_flags(total.flags)
 
 
+def _in_narrow_type(total: _Sum, shape: Shape | None) -> str:
+    """How to add up whole numbers without converting them, with the alternative to come; "" of others."""
+    is_whole = shape is not None and shape.is_integer and not _are_flags(total.flags)
+    if shape is None or not is_whole or argument(total.call, "dtype") is not None:
+        return ""
+    numbers = [*operands(total.call)[1:], *filter(None, [argument(total.call, "dim")])]
+    arguments = ", ".join([*map(ast.unparse, numbers), f"dtype=torch.{shape.type}"])
+    return f"where the sums fit into its type, convert nothing: {called(total.call)}({arguments}); else "
+
+
 def _in_parts(total: _Sum, rows: int) -> str:
     """How to add up a part of the rows at a time."""
     parts = _sum_of_parts(total, rows)
     how = (
         f": {parts}"
         if parts
-        else f", and make the flags of that part alone (x.split({rows}) gives the parts)"
+        else f", and make what is added up for that part alone (x.split({rows}) gives the parts)"
     )
     divided = "; then divide by their number" if called(total.call) in _AVERAGES else ""
     return (
