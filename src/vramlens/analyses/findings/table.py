@@ -216,7 +216,7 @@ FROM_RECORDING: tuple[FindingRow[Scene], ...] = (
         find=graphs_of_results,
         is_mended_in_code=True,
         grows=True,
-        takes_place_of="retained_graph",
+        takes_place_of="unused_graph",
     ),
     FindingRow(
         id="retained_graph",

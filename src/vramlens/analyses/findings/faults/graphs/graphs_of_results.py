@@ -21,6 +21,7 @@ from vramlens.units import format_size, listed
 _FEWEST_STEPS = 3
 _LEAST_SHARE = 0.25
 """Of what is in use."""
+_LEAST_OF_GRAPHS = 0.25
 _MOST_STORES = 3
 _LASTS = re.compile(rf"^(?!{IN_CALL}).*[.\[]")
 """The name of an attribute or an element: a variable's is one word, or begins with its function."""
@@ -62,12 +63,17 @@ def graphs_of_results(scene: Scene) -> Iterator[Finding]:
 
 
 def _are_of_graphs(scene: Scene, rows: NDArray[np.int64]) -> bool:
-    """Whether allocations are from several steps, and what Python sees of them are mostly parts of graphs."""
+    """Whether allocations are from several steps, and much of what Python sees of them is made by graphs: these save
+    what goes into them, too.
+    """
     view = scene.view
     visible = rows[view.names.named[rows]]
     sizes = scene.device.allocations.requested_bytes[visible]
     graph_bytes = int(sizes[view.names.in_graph[visible]].sum())
-    return 2 * graph_bytes > int(sizes.sum()) and len(np.unique(view.step[rows])) >= _FEWEST_STEPS
+    return (
+        graph_bytes > _LEAST_OF_GRAPHS * int(sizes.sum())
+        and len(np.unique(view.step[rows])) >= _FEWEST_STEPS
+    )
 
 
 def _stores_of(scene: Scene, results: NDArray[np.int64]) -> Sequence[str]:
