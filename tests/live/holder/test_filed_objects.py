@@ -139,6 +139,90 @@ def main(tick):
     assert leak.fix.startswith("ask logging.getLogger(...) for the same few names")
 
 
+def test_the_program_s_own_logger_is_not_the_one_that_comes_with_each_step(told: Told) -> None:
+    leak = told("""
+log = logging.getLogger("filing")
+
+class Tagged(logging.Filter):
+    def __init__(self, match):
+        super().__init__()
+        self.match = match
+
+class Match:
+    def __init__(self, number):
+        self.boards = torch.zeros(4096)
+        self.log = logging.getLogger(f"filing.match{number}")
+        self.log.addFilter(Tagged(self))
+
+def main(tick):
+    for number in range(STEPS):
+        Match(number).log.debug("done")
+        log.debug("%d", number)
+        tick()
+""")
+    assert leak.owner.source == 'self.log = logging.getLogger(f"filing.match{number}")'
+
+
+def test_handlers_that_each_call_the_one_before(told: Told) -> None:
+    """Trials of different sizes: what grows is one chain, and no state that is created when it is needed."""
+    leak = told(
+        """
+import functools, signal
+
+class Trial:
+    def __init__(self, number):
+        self.weights = torch.zeros(4096 + 512 * (number % 5))
+
+def stop(trial, previous, *arguments):
+    previous(*arguments)
+
+def run(number):
+    previous = signal.getsignal(signal.SIGUSR1)
+    trial = Trial(number)
+    signal.signal(signal.SIGUSR1, functools.partial(stop, trial, previous))
+
+def main(tick):
+    first = signal.getsignal(signal.SIGUSR1)
+    try:
+        for number in range(STEPS):
+            run(number)
+            tick()
+    finally:
+        signal.signal(signal.SIGUSR1, first)
+""",
+        steps=24,
+    )
+    assert leak.verdict in ("proven", "likely")
+    assert "signal.signal(signal.SIGUSR1" in leak.owner.source
+
+
+def test_entries_that_lead_to_those_that_have_left(told: Told) -> None:
+    leak = told(
+        """
+from collections import deque
+
+class Edit:
+    def __init__(self, mask, base=None):
+        self.mask, self.base = mask, base
+
+class History:
+    def __init__(self):
+        self.stack = deque([Edit(torch.zeros(4096))], maxlen=4)
+    def push(self, mask):
+        self.stack.append(Edit(mask, base=self.stack[-1]))
+
+def main(tick):
+    history = History()
+    for number in range(STEPS):
+        history.push(torch.zeros(4096))
+        tick()
+""",
+        steps=24,
+    )
+    assert "each leads to the one before it by Edit.base" in leak.fix
+    assert "set base to None in the oldest one that it keeps" in leak.fix
+
+
 def test_parametrizations(told: Told) -> None:
     leak = told("""
 class Masked(nn.Module):

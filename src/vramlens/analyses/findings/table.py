@@ -16,6 +16,12 @@ from vramlens.analyses.findings.failure_remedies import (
     unconsumed_forward,
 )
 from vramlens.analyses.findings.faults.double_precision import double_precision
+from vramlens.analyses.findings.faults.expressions.broadcast_rows import broadcast_rows
+from vramlens.analyses.findings.faults.expressions.contraction_order import contraction_order
+from vramlens.analyses.findings.faults.expressions.costly_expression import costly_expression
+from vramlens.analyses.findings.faults.expressions.picked_after import picked_after
+from vramlens.analyses.findings.faults.expressions.repeated_rows import repeated_rows
+from vramlens.analyses.findings.faults.expressions.written_out_view import written_out_view
 from vramlens.analyses.findings.faults.graphs.graphs_of_results import graphs_of_results
 from vramlens.analyses.findings.faults.graphs.losses_before_backward import losses_before_backward
 from vramlens.analyses.findings.faults.graphs.one_checkpoint import one_checkpoint
@@ -58,20 +64,15 @@ from vramlens.analyses.findings.faults.models.undivided_copy import whole_copy
 from vramlens.analyses.findings.faults.optimizer_list import optimizer_list
 from vramlens.analyses.findings.faults.padded_columns import padded_columns
 from vramlens.analyses.findings.faults.repeated_masks import repeated_masks
-from vramlens.analyses.findings.faults.requests.broadcast_rows import broadcast_rows
 from vramlens.analyses.findings.faults.requests.concatenated_copy import concatenated_copy
-from vramlens.analyses.findings.faults.requests.contraction_order import contraction_order
 from vramlens.analyses.findings.faults.requests.converted_whole import converted_whole
-from vramlens.analyses.findings.faults.requests.costly_expression import costly_expression
 from vramlens.analyses.findings.faults.requests.dense_embedding_gradient import (
     dense_embedding_gradient,
 )
 from vramlens.analyses.findings.faults.requests.joint_covariance import joint_covariance
 from vramlens.analyses.findings.faults.requests.large_request import request_too_large
 from vramlens.analyses.findings.faults.requests.loaded_whole import loaded_whole
-from vramlens.analyses.findings.faults.requests.picked_after import picked_after
 from vramlens.analyses.findings.faults.requests.rebuilt_collection import rebuilt_collection
-from vramlens.analyses.findings.faults.requests.written_out_view import written_out_view
 from vramlens.analyses.findings.faults.uneven_rows import uneven_rows
 from vramlens.analyses.findings.faults.unlabeled_positions import unlabeled_positions
 from vramlens.analyses.findings.faults.unstepped_parameters import unstepped_parameters
@@ -110,6 +111,12 @@ FROM_RECORDING: tuple[FindingRow[Scene], ...] = (
         importance=1,
         is_mended_in_code=True,
         takes_place_of="request_too_large",
+    ),
+    FindingRow(
+        id="repeated_rows",
+        find=repeated_rows,
+        is_mended_in_code=True,
+        takes_place_of="costly_expression",
     ),
     FindingRow(
         id="picked_after",

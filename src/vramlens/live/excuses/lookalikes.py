@@ -34,7 +34,7 @@ from vramlens.live.excuses.removals import (
     short_text,
     takes_one,
 )
-from vramlens.live.heap.objects import dict_items, is_kind
+from vramlens.live.heap.objects import dict_items, is_kind, length_of
 from vramlens.live.holder.keeper import Statements
 from vramlens.live.holder.leak_class import looks_up
 from vramlens.live.source.bounds import always_holds, cut_off
@@ -75,6 +75,8 @@ _SLOWED = 0.2
 """Of a cache, that came in the second half: as many in each step make a half of it. With a tenth, a cache
 that is four fifths full would be a leak; with a third, requests that come more seldom would be none.
 """
+_FAR_MORE = 2
+"""Times as many steps that left something as there are entries."""
 _MOST_KEYS = 100
 """Whose types are read: all of a few, and enough to see two types."""
 
@@ -82,9 +84,9 @@ _MOST_KEYS = 100
 def gate(statements: Statements, growth: Growth) -> Excuse | None:
     """The verdict that growth is lowered to, and why; None where nothing speaks against a leak.
 
-    A bound that lets too much come does not count.
+    A bound that lets too much come does not count, nor one of a few entries that lead to all before them.
     """
-    if distant_bound(growth):
+    if distant_bound(growth) or _leads_to_many(growth):
         return None
     excuse = container_excuse(growth)
     if excuse is not None:
@@ -102,6 +104,12 @@ def gate(statements: Statements, growth: Growth) -> Excuse | None:
             "nothing in it comes from the step before: its inputs may be getting larger",
         )
     return None
+
+
+def _leads_to_many(growth: Growth) -> bool:
+    """Whether far more is there than a container has entries, as each leads to the one before it."""
+    entries = length_of(growth.container)
+    return growth.is_linked and entries is not None and growth.steps > _FAR_MORE * entries
 
 
 def _excuse_in_source(evidence: Evidence) -> Excuse | None:
@@ -361,7 +369,7 @@ def _emptied(evidence: Evidence) -> str:
 
 def falls_behind_by(statements: Statements, growth: Growth) -> str:
     """The statement that takes away what is too many, and less than comes; empty where none does."""
-    if growth.keeper is None or growth.store is None:
+    if growth.keeper is None or growth.store is None or _leads_to_many(growth):
         return ""
     return falls_behind(Evidence(growth, growth.store, growth.keeper.others, statements))
 

@@ -6,6 +6,7 @@ No name of the user's leads to such a table: the statement is the call that make
 
 from __future__ import annotations
 
+import ast
 import re
 import types
 from collections.abc import Iterator, Sequence
@@ -162,6 +163,7 @@ def _makes(store: Store, filing: _Filing) -> bool:
     return called in filing.makers
 
 
-def _weight(source: UsersSource, store: Store) -> tuple[bool, int]:
-    """Calls that ran come first, then those in loops."""
-    return source.has_run(store.file, store.line), store.loops
+def _weight(source: UsersSource, store: Store) -> tuple[bool, int, bool]:
+    """Calls that ran come first, then those in loops, then those whose arguments may differ each time."""
+    is_constant = all(isinstance(argument, ast.Constant) for argument in store.arguments)
+    return source.has_run(store.file, store.line), store.loops, not is_constant

@@ -22,7 +22,7 @@ from vramlens.live.holder.keeper import FEWEST_NODES, Keeper
 
 _TABLES = ("pandas",)
 """Libraries whose objects are tables: what keeps is the table, not its blocks and columns."""
-_LINKING = ("attribute", "key", "index", "closure")
+_LINKING = ("attribute", "key", "index", "closure", "argument")
 
 
 def index_of(search: Search, chain: Chain, position: int) -> tuple[int, Any]:
@@ -58,12 +58,18 @@ def first_of_run(chain: Chain, at: int) -> int:
 
 def is_linked(chain: Chain, at: int) -> bool:
     """Whether the way goes on through objects that each hold the one before under the same name: a
-    linked list, the ancestors of a tree's node, a closure over the last one.
+    linked list, the ancestors of a tree's node, a closure over the last one, a partial with it as an argument.
     """
+    return linking_step(chain, at) is not None
+
+
+def linking_step(chain: Chain, at: int) -> tuple[type, str] | None:
+    """The class of such objects, and the name under which each holds the one before; None of others."""
     steps = ((type(link.value), link.how, link.name) for link in chain.links[max(at, 0) :])
-    return any(
-        step[1] in _LINKING and sum(1 for _ in run) >= FEWEST_NODES for step, run in groupby(steps)
-    )
+    for (kind, how, name), run in groupby(steps):
+        if how in _LINKING and sum(1 for _ in run) >= FEWEST_NODES:
+            return kind, name
+    return None
 
 
 def holder_of(chain: Chain, at: int, keeper: Keeper | None) -> object:

@@ -9,6 +9,7 @@ import types
 from collections.abc import Iterator
 
 from vramlens.leak.fixes import fix_of_class
+from vramlens.leak.leak import LeakOwner
 from vramlens.live.heap.objects import (
     class_module,
     class_name,
@@ -16,13 +17,16 @@ from vramlens.live.heap.objects import (
     is_kind,
     is_log_record,
     is_recorded_warning,
+    is_users_class,
 )
+from vramlens.live.holder.chain import Chain
 from vramlens.live.holder.keeper import Keeper, store_of, stored_source
-from vramlens.live.holder.keeper_position import is_table
+from vramlens.live.holder.keeper_position import is_table, linking_step
 from vramlens.live.holder.kept_value import Kept
 from vramlens.live.source.expressions import last_name, names_in, names_read
 from vramlens.live.source.source_stores import Store
 from vramlens.live.source.source_tree import tree_of
+from vramlens.units import counted
 
 _TRACEBACK = "its traceback holds every variable of its frames"
 _GATHERING = ("gather", "wait", "as_completed")
@@ -238,3 +242,20 @@ def _uses_exception(node: ast.AST, name: str, entries: set[str]) -> bool:
         case ast.Attribute(value=ast.Name(id=entry)):
             return entry in entries and entry != name
     return False
+
+
+def linked_fix(owner: LeakOwner, chain: Chain, at: int, entries: int) -> str:
+    """What to do where a container keeps few entries, each of which leads to the one before it, long gone from
+    there; empty where no attribute does.
+
+    Args:
+        entries: how many the container has.
+    """
+    step = linking_step(chain, at + 1)
+    if step is None or not step[1].isidentifier() or not is_users_class(step[0]):
+        return ""
+    kind, name = step
+    return (
+        f"{owner.name} has {counted(entries, 'entry', 'entries')}, but each leads to the one before it by"
+        f" {class_name(kind)}.{name}: set {name} to None in the oldest one that it keeps"
+    )

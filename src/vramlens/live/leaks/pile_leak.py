@@ -33,6 +33,7 @@ from vramlens.live.holder.kept_value import Kept, stored_form
 from vramlens.live.holder.leak_class import class_of
 from vramlens.live.holder.leak_fix import WORTH_DETACHING, fix_of
 from vramlens.live.holder.library_part import library_fix
+from vramlens.live.holder.object_fix import linked_fix
 from vramlens.live.holder.owner import name_of_parts, owner_of
 from vramlens.live.holder.removal_fix import removal_of
 from vramlens.live.holder.route import route_of
@@ -214,6 +215,9 @@ class _PileCase:
             return waiting_fix(self._coroutine, statement_source(keeper))
         filed = filing_fix(store_of(keeper), self._way_to_container, self._kept)
         of_library = filed or library_fix(kind, self._chain, self._at, keeper)
+        entries = length_of(self._container)
+        if not of_library and entries is not None and 2 * entries < len(self._pile.items):
+            of_library = linked_fix(owner, self._chain, self._at, entries)
         return of_library or fix_of(kind, keeper, owner, kept_things)
 
     def _keeper(self, observed: Place | None) -> Keeper | None:

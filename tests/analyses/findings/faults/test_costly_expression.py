@@ -9,7 +9,7 @@ import pytest
 
 from support.made_failures import MadeRun, finding_of
 from vramlens.analyses.finding import Finding
-from vramlens.analyses.findings.faults.requests.expression_uses import (
+from vramlens.analyses.findings.faults.expressions.expression_uses import (
     use_of_expression,
     use_of_node,
     use_of_statement,

@@ -1,6 +1,7 @@
 """Faults in the code that ran out of memory: each is mended by an edit of a few lines.
 
 double_precision: numbers of twice the usual width.
+expressions: expressions that compute more than is used.
 frozen_in_optimizer: what an optimizer keeps for parameters that are not trained.
 graphs: graphs that keep more than the backward pass needs.
 holders: objects, hooks and calls that keep what the program is done with.

@@ -12,8 +12,8 @@ from vramlens.analyses.attribution.modules import OUTSIDE
 from vramlens.analyses.attribution.named_shapes import Shape
 from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
+from vramlens.analyses.findings.faults.expressions.expression_uses import use_of_expression
 from vramlens.analyses.findings.faults.repeated_masks import is_of_fused_attention, mask_of
-from vramlens.analyses.findings.faults.requests.expression_uses import use_of_expression
 from vramlens.analyses.scene import Scene
 from vramlens.ground.verdict import Verdict
 from vramlens.units import counted, format_size

@@ -12,8 +12,8 @@ from vramlens.analyses.attribution.categories import Category
 from vramlens.analyses.attribution.named_shapes import Shape
 from vramlens.analyses.attribution.phases import LINEAR_FORWARD
 from vramlens.analyses.finding import Finding
-from vramlens.analyses.findings.faults.requests.costly_expression import use_at_the_end
-from vramlens.analyses.findings.faults.requests.expression_parts import (
+from vramlens.analyses.findings.faults.expressions.costly_expression import use_at_the_end
+from vramlens.analyses.findings.faults.expressions.expression_parts import (
     called,
     is_constant,
     operands,

@@ -12,7 +12,7 @@ from vramlens.analyses.attribution.categories import Category
 from vramlens.analyses.attribution.training import Training
 from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
-from vramlens.analyses.findings.faults.requests.costly_expression import shown
+from vramlens.analyses.findings.faults.expressions.costly_expression import shown
 from vramlens.analyses.findings.usage import part_of_heap
 from vramlens.analyses.scene import Scene
 from vramlens.ground.place import Place

@@ -11,14 +11,14 @@ import numpy as np
 
 from vramlens.analyses.attribution.categories import Category
 from vramlens.analyses.finding import Finding
-from vramlens.analyses.findings.faults.requests.expression_uses import (
+from vramlens.analyses.findings.faults.expressions.expression_uses import (
     MUCH,
     ExpressionUse,
     use_of_expression,
     use_of_node,
     use_of_statement,
 )
-from vramlens.analyses.findings.faults.requests.operand_uses import (
+from vramlens.analyses.findings.faults.expressions.operand_uses import (
     use_of_equal_rows,
     use_of_sum,
 )

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from vramlens.analyses.attribution.named_shapes import Shape
-from vramlens.analyses.findings.faults.requests.expression_parts import (
+from vramlens.analyses.findings.faults.expressions.expression_parts import (
     argument,
     assigned_name,
     called,
@@ -21,7 +21,7 @@ from vramlens.analyses.findings.faults.requests.expression_parts import (
     within,
     without_views,
 )
-from vramlens.analyses.findings.faults.requests.expression_uses import ExpressionUse
+from vramlens.analyses.findings.faults.expressions.expression_uses import ExpressionUse
 from vramlens.analyses.scene import Scene
 from vramlens.units import MIB
 

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
-from vramlens.analyses.findings.faults.requests.costly_expression import shown
-from vramlens.analyses.findings.faults.requests.expression_parts import (
+from vramlens.analyses.findings.faults.expressions.costly_expression import shown
+from vramlens.analyses.findings.faults.expressions.expression_parts import (
     assigned_name,
     called,
     operands,
@@ -93,9 +93,9 @@ def contraction_order(scene: Scene) -> Iterator[Finding]:
 
 def _other_order(chain: _Chain) -> str:
     """Which factors to take first."""
-    factors = [ast.unparse(without_views(node)) for node in _factors(chain.first)]
+    factors = [ast.unparse(without_views(node)) for node in factors_of(chain.first)]
     small = [
-        node for node in _factors(chain.second) if not same_text(without_views(node), chain.large)
+        node for node in factors_of(chain.second) if not same_text(without_views(node), chain.large)
     ]
     new = shown(ast.unparse(without_views(small[0]))) if small else "the next factor"
     first, second = shown(factors[0]), shown(factors[-1])
@@ -144,7 +144,7 @@ def _from_function(scene: Scene, place: Place, failing: ast.expr) -> Iterator[_C
     request, allocations, rows = scene.ending_request, scene.device.allocations, scene.advice_rows
     if request is None:
         return
-    for large in map(without_views, _factors(failing)):
+    for large in map(without_views, factors_of(failing)):
         maker, first = _returned_product(scene, place, called(large))
         if maker is None or first is None:
             continue
@@ -192,7 +192,7 @@ def _product_of(
     """The product of a line, and what stands for it in the failing one; None where it is none, or another by then."""
     text = scene.source_of(maker)
     product, name = value_of(text), assigned_name(text)
-    factors = map(without_views, _factors(failing))
+    factors = map(without_views, factors_of(failing))
     large = next((node for node in factors if isinstance(node, ast.Name) and node.id == name), None)
     first = None if product is None else without_views(product)
     between = (
@@ -212,7 +212,7 @@ def _asked_for(scene: Scene, place: Place, failing: ast.expr) -> Iterator[_Chain
     operand_bytes = _largest_beside(scene, scene.advice_event)
     if request.size_bytes < _TIMES * operand_bytes:
         return
-    for following in _products_after(scene, place, failing):
+    for following in products_after(scene, place, failing):
         nothing = np.zeros(0, np.int64)
         yield _Chain(
             failing, following[0], following[1], nothing, request.size_bytes, operand_bytes, place
@@ -220,7 +220,7 @@ def _asked_for(scene: Scene, place: Place, failing: ast.expr) -> Iterator[_Chain
         return
 
 
-def _products_after(
+def products_after(
     scene: Scene, place: Place, failing: ast.expr
 ) -> Iterator[tuple[ast.expr, ast.expr]]:
     """Yields the products that take in the failing one, with what stands for it there."""
@@ -248,7 +248,7 @@ def _products_with(
 ) -> Iterator[tuple[ast.expr, ast.expr]]:
     """Yields the products in a statement that have a factor, with that."""
     for node in () if statement is None else within(statement):
-        factors = map(without_views, _factors(node))
+        factors = map(without_views, factors_of(node))
         yield from ((node, large) for large in factors if same_text(large, factor))
 
 
@@ -260,10 +260,10 @@ def _largest_beside(scene: Scene, event: int) -> int:
 
 
 def _is_contraction(node: ast.expr) -> bool:
-    return bool(_factors(node))
+    return bool(factors_of(node))
 
 
-def _factors(node: ast.expr) -> list[ast.expr]:
+def factors_of(node: ast.expr) -> list[ast.expr]:
     """The two factors of a product; nothing where an expression is none."""
     is_product = isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult)
     if not is_product and called(node) not in _CONTRACTS:
@@ -274,6 +274,6 @@ def _factors(node: ast.expr) -> list[ast.expr]:
 
 def _is_unlike(node: ast.expr) -> bool:
     """Whether it is a product of two, but no square of one: for that there is advice of its own."""
-    factors = [without_views(factor) for factor in _factors(node)]
+    factors = [without_views(factor) for factor in factors_of(node)]
     is_matrix = isinstance(node, ast.BinOp) or called(node) in _MATRIX_PRODUCTS
     return len(factors) == _FACTORS and not (is_matrix and same_text(*factors))

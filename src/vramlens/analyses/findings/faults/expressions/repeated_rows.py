@@ -1,0 +1,139 @@
+"""Rows of a small table that a look-up repeats for each pair of positions, only to be multiplied."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vramlens.analyses.extent import Extent
+from vramlens.analyses.finding import Finding
+from vramlens.analyses.findings.faults.expressions.contraction_order import (
+    factors_of,
+    products_after,
+)
+from vramlens.analyses.findings.faults.expressions.costly_expression import shown
+from vramlens.analyses.findings.faults.expressions.expression_parts import (
+    called,
+    value_of,
+    within,
+    without_views,
+)
+from vramlens.analyses.findings.usage import part_of_heap
+from vramlens.analyses.scene import Scene, after_failure
+from vramlens.ground.place import Place
+from vramlens.ground.verdict import Verdict
+from vramlens.trace import TensorKind
+from vramlens.units import format_size
+
+_EMBEDDING = re.compile(r"torch[/\\]nn[/\\]modules[/\\]sparse\.py:forward$")
+_TIMES = 16
+"""As large as the table: its rows are looked up that often on average."""
+_LEAST_SHARE = 0.25
+"""Of what is in use, with the failed request."""
+
+
+@dataclass(frozen=True, slots=True)
+class _LookUp:
+    """A call of an embedding that a product takes in.
+
+    Attributes:
+        table: the name of its weight.
+        rows: what its calls at this line made, and is in use.
+        table_bytes, result_bytes: of the table, and of the largest of those.
+        call, product: as the program has them.
+        place: of the line.
+    """
+
+    table: str
+    rows: NDArray[np.int64]
+    table_bytes: int
+    result_bytes: int
+    call: ast.expr
+    product: ast.expr
+    place: Place
+
+
+@after_failure
+def repeated_rows(scene: Scene) -> Iterator[Finding]:
+    """The look-ups of most bytes whose rows a product takes in, where a table has far fewer rows."""
+    sizes = scene.device.allocations.requested_bytes
+    look_ups = [look_up for look_up in _look_ups(scene) if _is_far_larger(look_up)]
+    largest = max(look_ups, key=lambda look_up: int(sizes[look_up.rows].sum()), default=None)
+    if largest is None:
+        return
+    size_bytes = int(sizes[largest.rows].sum())
+    if size_bytes < _LEAST_SHARE * scene.wanted_bytes:
+        return
+    call = shown(ast.unparse(largest.call))
+    other = _other_factor(largest)
+    yield Finding(
+        id="repeated_rows",
+        verdict=Verdict.LIKELY,
+        title=f"{call} copies a row of {largest.table} for each entry of its index, only to be multiplied:"
+        f" {part_of_heap(size_bytes, scene.advice_heap)}",
+        bytes=size_bytes,
+        place=largest.place,
+        evidence=(
+            f"the table has {format_size(largest.table_bytes)}, one such result {format_size(largest.result_bytes)}",
+        ),
+        fix=f"multiply {other} with the whole table first ({other} @ weight.T: a number for each of its rows), and pick"
+        f" from that by the index, with gather() (up to {format_size(size_bytes)} less)",
+        extent=Extent(scene.advice_event, largest.rows),
+        recurs=True,
+    )
+
+
+def _is_far_larger(look_up: _LookUp) -> bool:
+    return look_up.result_bytes >= _TIMES * look_up.table_bytes
+
+
+def _other_factor(look_up: _LookUp) -> str:
+    """What the looked-up rows are multiplied with, as the program has it."""
+    factors = map(without_views, factors_of(look_up.product))
+    others = [factor for factor in factors if ast.dump(factor) != ast.dump(look_up.call)]
+    return shown(ast.unparse(others[0])) if others else "the other factor"
+
+
+def _look_ups(scene: Scene) -> Iterator[_LookUp]:
+    """Yields what each embedding's calls at each line made, where a product follows."""
+    view, allocations = scene.view, scene.device.allocations
+    tables = {
+        view.names.name(row): row for row in view.names.of_kind(TensorKind.PARAMETER).tolist()
+    }
+    is_looked_up = scene.trace.stacks.within(_EMBEDDING, allocations.stack[scene.advice_rows])
+    rows = scene.advice_rows[is_looked_up & view.modules.marked[scene.advice_rows]]
+    by_line: dict[tuple[str, Place], list[int]] = {}
+    for row in rows.tolist():
+        place, path = view.place_of_block(row), view.modules.paths[view.modules.module[row]]
+        if place is not None:
+            by_line.setdefault((path.rpartition(".")[2], place), []).append(row)
+    for (name, place), made in by_line.items():
+        path = view.modules.paths[view.modules.module[made[0]]]
+        call, product = _product_of(scene, place, name)
+        if call is None or product is None or f"{path}.weight" not in tables:
+            continue
+        made_rows = np.array(made, np.int64)
+        yield _LookUp(
+            table=f"{path}.weight",
+            rows=made_rows,
+            table_bytes=int(allocations.requested_bytes[tables[f"{path}.weight"]]),
+            result_bytes=int(allocations.requested_bytes[made_rows].max()),
+            call=call,
+            product=product,
+            place=place,
+        )
+
+
+def _product_of(scene: Scene, place: Place, name: str) -> tuple[ast.expr | None, ast.expr | None]:
+    """The call of a module in a line, and the product of two that takes it in; None without such."""
+    statement = value_of(scene.source_of(place))
+    calls = () if statement is None else within(statement)
+    call = next((node for node in calls if called(node) == name), None)
+    if call is None:
+        return None, None
+    return call, next((product for product, _ in products_after(scene, place, call)), None)
