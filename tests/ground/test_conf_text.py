@@ -32,13 +32,12 @@ def test_the_variable_is_the_one_that_the_version_surely_reads(
 ) -> None:
     assert variable_of(version) == variable
     trace = load(RECORDING)
-    bare = replace(trace, torch_version=version, meta=None)
+    bare = replace(trace, torch_version=version, meta=Meta())
     assert settings_variable(bare) == variable
 
 
 def test_the_variable_that_the_run_had_set_is_kept() -> None:
     trace = load(RECORDING)
-    assert isinstance(trace.meta, Meta)
     meta = replace(trace.meta, environment={NEW: "", OLD: "max_split_size_mb:64"})
     assert settings_variable(replace(trace, torch_version="2.13.0", meta=meta)) == OLD
 

@@ -183,7 +183,6 @@ def test_a_prediction_tells_what_a_made_up_number_decided(
         [*command[:4], "--json", *command[4:]], capture_output=True, text=True, timeout=300
     )
     meta = load(written).meta
-    assert meta is not None
     told_places = () if meta.decisions is None else meta.decisions.places
     assert told_places == tuple((str(path), line) for line in lines)
     decisions = json.loads(asked.stdout)["prediction"]["made_up_decisions"]

@@ -67,7 +67,6 @@ def test_all_parts(tmp_path: Path) -> None:
         recording.ledgers,
         recording.samples,
     )
-    assert meta is not None
     assert (meta.rank, meta.world_size, meta.trigger, meta.step) == (3, 8, "exit", 812)
     assert meta.command == ("python", "train.py", "--lr", "1e-4")
     assert meta.wrapped == {0: False}
@@ -90,10 +89,8 @@ def test_all_parts(tmp_path: Path) -> None:
 def test_what_made_up_numbers_decide_of_a_prediction(tmp_path: Path) -> None:
     said = {"made_up_decisions": [{"file": "a.py", "line": 7}, {"file": 3, "line": "x"}, 5]}
     meta = load(vram(tmp_path / "a.vram", GRAPHS, {**said, "sure_bytes": 12})).meta
-    assert meta is not None
     assert meta.decisions == DecisionsMeta((("a.py", 7), ("", 0), ("", 0)), 12)
     other = load(vram(tmp_path / "b.vram", GRAPHS, {"made_up_decisions": []})).meta
-    assert other is not None
     assert other.decisions is None
 
 
@@ -101,7 +98,8 @@ def test_a_bare_snapshot_has_none(tmp_path: Path) -> None:
     path = tmp_path / "a.pickle"
     path.write_bytes(GRAPHS)
     recording = load(path)
-    assert (recording.meta, recording.names, recording.ledgers, recording.samples) == (None,) * 4
+    assert recording.meta.is_empty
+    assert (recording.names, recording.ledgers, recording.samples) == (None,) * 3
     assert recording.members == ()
 
 
@@ -123,7 +121,6 @@ def test_the_state_from_the_start_is_known_to_be_there(tmp_path: Path) -> None:
 )
 def test_the_limit_of_the_process(tmp_path: Path, device: Any, limit: int | None) -> None:
     meta = load(vram(tmp_path / "a.vram", GRAPHS, {"devices": {"0": device}})).meta
-    assert meta is not None
     assert meta.devices[0].process_limit_bytes == limit
 
 
@@ -138,7 +135,8 @@ def test_a_part_that_is_none_is_said_and_left_out(tmp_path: Path, name: str, dat
     (said,) = recording.missing
     assert name in said
     assert "\n" not in said
-    assert (recording.meta, recording.names, recording.ledgers, recording.samples) == (None,) * 4
+    assert recording.meta.is_empty
+    assert (recording.names, recording.ledgers, recording.samples) == (None,) * 3
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,6 @@ CONF = "expandable_segments:True"
 @pytest.mark.parametrize("is_prediction", [False, True])
 def test_only_a_recorded_run_is_called_exact(is_prediction: bool) -> None:
     trace = load(DATA / "captured/steps.vram")
-    assert trace.meta is not None
     if is_prediction:
         meta = replace(trace.meta, command=("vramlens", "predict", "train.py"))
         trace = replace(trace, meta=meta)

@@ -5,7 +5,7 @@ be reported.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from vramlens.analyses.failure.largest_use import LargestUse
@@ -45,7 +45,7 @@ class RecordingFacts:
         complete, missing: whether something is missing, and what.
         settings: of the allocator, as recorded.
         devices: those that hold memory or events.
-        meta: what a recording that vramlens made says about itself; None for a bare snapshot.
+        meta: what a recording that vramlens made says about itself; empty for a bare snapshot.
         overwritten: the devices whose earliest events the recording says are overwritten.
         named_tensors, samples: how many the recording has.
         members: the parts of the ``.vram`` file.
@@ -60,7 +60,7 @@ class RecordingFacts:
     missing: tuple[str, ...]
     settings: Mapping[str, Any]
     devices: tuple[int, ...] = ()
-    meta: Meta | None = None
+    meta: Meta = field(default_factory=Meta)
     overwritten: tuple[Overwritten, ...] = ()
     named_tensors: int = 0
     samples: int = 0
@@ -229,15 +229,15 @@ def facts_of(trace: Trace) -> RecordingFacts:
         settings=trace.settings,
         devices=tuple(trace.devices),
         meta=trace.meta,
-        overwritten=_overwritten(trace, trace.meta) if trace.meta is not None else (),
+        overwritten=_overwritten(trace),
         named_tensors=len(trace.names) if trace.names is not None else 0,
         samples=len(trace.samples) if trace.samples is not None else 0,
         members=trace.members,
     )
 
 
-def _overwritten(trace: Trace, meta: Meta) -> tuple[Overwritten, ...]:
-    rings = []
+def _overwritten(trace: Trace) -> tuple[Overwritten, ...]:
+    meta, rings = trace.meta, []
     for index, device in trace.devices.items():
         if meta.wrapped.get(index) and len(device.events):
             first = int(device.clock_us[0])

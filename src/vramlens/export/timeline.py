@@ -106,11 +106,7 @@ def _notes(view: Attribution, clock: Clock, left_out: int, drawn: int) -> Iterat
 
 def device_name(trace: Trace, device: int) -> str:
     """``GPU 0 (NVIDIA H200)``, with the rank where the recording says it."""
-    model, rank = trace.device_name, None
-    if trace.meta is not None:
-        rank = trace.meta.rank
-        device_meta = trace.meta.devices.get(device)
-        model = (device_meta.name if device_meta is not None else None) or model
+    model, rank = trace.meta.device(device).name or trace.device_name, trace.meta.rank
     facts = [_name(model)] if model else []
     if rank is not None:
         facts.append(f"rank {rank}")

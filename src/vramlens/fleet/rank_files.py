@@ -142,7 +142,7 @@ def examine(path: str) -> CandidateFile | None:
         kind, members = source.kind, source.members
         head = b"" if members is not None else source.stream.peek(_HEAD_BYTES)[:_HEAD_BYTES]
     if members is not None:
-        process = None if members.meta is None else process_of_meta(members.meta)
+        process = None if members.meta.is_empty else process_of_meta(members.meta)
         rank = None if process is None else process.rank
         return CandidateFile(path, RECORDING, _rank_of(path) if rank is None else rank, process)
     if kind not in ("pickle", "json"):

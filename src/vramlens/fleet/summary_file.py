@@ -59,7 +59,7 @@ def write_summary(recording: str) -> str:
         OSError: the summary cannot be written.
     """
     trace = load(recording)
-    if trace.meta is None or trace.meta.rank is None:
+    if trace.meta.rank is None:
         raise InputError(f"{recording}: is of no rank")
     summary = _shortened(summary_of(trace, trace.meta.rank))
     content = {

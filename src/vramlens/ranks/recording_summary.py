@@ -50,8 +50,7 @@ def summarise(
         missing=trace.missing,
         alloc_conf=recorded_conf(trace.settings)[:_LONGEST_CONF] if trace.settings else None,
     )
-    if trace.meta is not None:
-        summary = _with_process(summary, trace.meta)
+    summary = _with_process(summary, trace.meta)
     index = _home_of(trace) if device is None else device
     if index is None:
         return summary
@@ -76,7 +75,7 @@ def _home_of(trace: Trace) -> int | None:
     """The device that a rank works on: the one with its number on its machine, where it recorded
     anything there; else the one with the highest requested peak.
     """
-    local_rank = None if trace.meta is None else trace.meta.local_rank
+    local_rank = trace.meta.local_rank
     home = None if local_rank is None else trace.devices.get(local_rank)
     return trace.main_device if home is None or not len(home.events) else local_rank
 
@@ -255,7 +254,7 @@ def _pinned_bytes(trace: Trace) -> int | None:
 
 def _failure(view: Attribution) -> RankFailure | None:
     """The last request that failed; it ended the program if nothing was allocated after it."""
-    device, meta = view.device, view.trace.meta
+    device = view.device
     if not device.out_of_memory:
         return None
     failed_request = device.out_of_memory[-1]
@@ -266,7 +265,7 @@ def _failure(view: Attribution) -> RankFailure | None:
         step=int(view.steps.of(np.array([event]))[0]) if len(view.steps) else None,
         requested_bytes=failed_request.size_bytes,
         place=view.place_of_stack(failed_request.stack),
-        died=later_allocations == 0 or (meta is not None and meta.trigger == "oom"),
+        died=later_allocations == 0 or view.trace.meta.trigger == "oom",
         at_own_limit=_is_at_own_limit(view),
     )
 

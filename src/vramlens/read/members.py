@@ -43,7 +43,8 @@ class Members:
     """The parts of a ``.vram`` file beside its snapshot.
 
     Attributes:
-        meta, names, ledgers, samples, owners: None where the file has none that can be read.
+        meta: empty where the file has none that can be read.
+        names, ledgers, samples, owners: None where the file has none that can be read.
         totals: each device's memory, where the file says it.
         start_state: the pickle of the segments when recording began, unread; empty where there is
             none within bounds.
@@ -51,7 +52,7 @@ class Members:
         missing: what could not be read, one sentence each.
     """
 
-    meta: Meta | None = None
+    meta: Meta = field(default_factory=Meta)
     names: TensorNames | None = None
     ledgers: Ledgers | None = None
     samples: Samples | None = None
@@ -90,14 +91,14 @@ def read_members(archive: zipfile.ZipFile, size_bytes: int) -> Members:
             missing.append(f"{_LOST[name]}: {name} cannot be read ({reason})")
             return None
 
-    meta = read("meta.json", meta_of)
+    meta, totals = read("meta.json", meta_of) or (Meta(), {})
     return Members(
-        meta=meta[0] if meta else None,
+        meta=meta,
         names=read("names.json", names_of),
         ledgers=read("ledger.json", ledgers_of),
         samples=read("samples.json", samples_of),
         owners=read("owners.json", owners_of),
-        totals=meta[1] if meta else {},
+        totals=totals,
         start_state=_start_state(archive, listed, size_bytes),
         present=tuple(listed),
         missing=tuple(missing),

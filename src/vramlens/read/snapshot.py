@@ -69,8 +69,8 @@ def read_snapshot(
         settings=settings,
         missing=(*missing_parts(snapshot, devices, settings, top, meta), *parts.missing),
         side_columns=unknown_fields,
-        torch_version=meta.torch if meta else None,
-        device_name=meta.device_name if meta else None,
+        torch_version=meta.torch,
+        device_name=meta.device_name,
         total_bytes=parts.totals,
         meta=meta,
         names=parts.names,
@@ -146,7 +146,7 @@ def missing_parts(
     devices: Mapping[int, DeviceTrace],
     settings: Mapping[str, Any],
     top: Mapping[str, int],
-    meta: Meta | None,
+    meta: Meta,
 ) -> Iterator[str]:
     """Yields the sentences: about the file, then about each device."""
     if snapshot.truncated_at is not None:
@@ -161,8 +161,8 @@ def missing_parts(
         yield "the final state (segments), so memory from before the recording is unknown"
     overwritten = settings.get("trace_alloc_overflowed") is True
     for device, trace in devices.items():
-        wrapped = meta.wrapped.get(device) if meta is not None else None
-        yield from _missing_of_device(device, trace, _reason(overwritten, wrapped))
+        reason = _reason(overwritten, meta.wrapped.get(device))
+        yield from _missing_of_device(device, trace, reason)
 
 
 def _reason(overwritten: bool, wrapped: bool | None) -> str:

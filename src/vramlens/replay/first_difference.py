@@ -83,7 +83,7 @@ def _why(trace: Trace, device: DeviceTrace, requests: Requests) -> str:
             "recording began in the middle of the run, so the sizes of some early blocks"
             " and the places of unmapped memory are missing"
         )
-    if trace.settings.get("garbage_collection_threshold") and trace.meta is None:
+    if trace.settings.get("garbage_collection_threshold") and trace.meta.is_empty:
         return (
             "garbage collection depends on the memory limit,"
             " which a bare snapshot does not contain: pass it with --recorded-cap"

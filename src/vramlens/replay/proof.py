@@ -245,9 +245,9 @@ def _lacks_actions(device: DeviceTrace) -> bool:
 def _known_limit(trace: Trace, device: DeviceTrace, cap_bytes: int | None) -> ReserveLimit:
     if cap_bytes is not None:
         return ReserveLimit(cap_bytes, source="given")
-    meta = trace.meta.devices.get(device.device) if trace.meta else None
-    if meta is not None and meta.process_limit_bytes is not None:
-        return ReserveLimit(meta.process_limit_bytes, source="recording")
+    limit_bytes = trace.meta.device(device.device).process_limit_bytes
+    if limit_bytes is not None:
+        return ReserveLimit(limit_bytes, source="recording")
     return ReserveLimit()
 
 
@@ -461,5 +461,5 @@ def _recorded(
         deferred_frees=deferred > int(at_once.sum()),
         warm=requests.warm,
         private_pools=requests.pools[1:],
-        is_prediction=trace.meta is not None and trace.meta.is_prediction,
+        is_prediction=trace.meta.is_prediction,
     )

@@ -244,7 +244,7 @@ def tune_trace(
     """
     proven = proven_device(trace, device, recorded_cap_bytes)
     outside = outside_bytes(trace, proven.device.device)
-    decisions = None if trace.meta is None else trace.meta.decisions
+    decisions = trace.meta.decisions
     sure_bytes = None if decisions is None else decisions.sure_bytes
     may_need_more = decisions is not None and decisions.is_open
     settings_to_try = distinct_settings(proven, confs, newest=trace.torch_version is not None)
@@ -318,7 +318,7 @@ def _room_on(size_bytes: int, trace: Trace, outside: int | None) -> CardRoom:
     Args:
         outside: what the process holds beside it; None where the recording does not say.
     """
-    margins = None if trace.meta is None else trace.meta.margins
+    margins = trace.meta.margins
     if outside is None and margins is not None:
         return margins.room_on(size_bytes)
     most = max(0, size_bytes - (outside or 0))

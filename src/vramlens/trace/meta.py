@@ -239,6 +239,15 @@ class Meta:
     attempt: int | None = None
     launcher_pid: int | None = None
 
+    def device(self, index: int) -> DeviceMeta:
+        """What it says of a device; an empty one where it says nothing."""
+        return self.devices.get(index, DeviceMeta())
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it says nothing at all, as of a bare PyTorch snapshot."""
+        return self == Meta()
+
     @property
     def is_prediction(self) -> bool:
         """True if ``vramlens predict`` wrote it: no GPU had this memory."""

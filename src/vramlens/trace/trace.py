@@ -71,8 +71,9 @@ class Trace:
         side_columns: unknown fields, kept.
         torch_version, device_name: where the recording says so, else None.
         total_bytes: the device's memory by device, where the recording says so.
-        meta, names, ledgers, samples, owners: what a recording that vramlens made holds beside the
-            snapshot; None elsewhere.
+        meta: what a recording that vramlens made says about itself; empty elsewhere.
+        names, ledgers, samples, owners: what such a recording holds beside the snapshot; None
+            elsewhere.
         members: the parts of the ``.vram`` file, by name; empty for a bare snapshot.
         start: the state when recording began, without events, where a ``.vram`` file holds it.
         profile: the trace of PyTorch's profiler that this was made from, or that ran beside it;
@@ -92,7 +93,7 @@ class Trace:
     torch_version: str | None = None
     device_name: str | None = None
     total_bytes: Mapping[int, int] = field(default_factory=dict)
-    meta: Meta | None = None
+    meta: Meta = field(default_factory=Meta)
     names: TensorNames | None = None
     ledgers: Ledgers | None = None
     samples: Samples | None = None

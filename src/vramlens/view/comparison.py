@@ -37,7 +37,7 @@ def ranks_in_names(recordings: Sequence[Trace]) -> list[int]:
     """The ranks that the recordings' names say; empty where the recordings say them, or where not
     each name says another.
     """
-    if any(trace.meta is not None and trace.meta.rank is not None for trace in recordings):
+    if any(trace.meta.rank is not None for trace in recordings):
         return []
     named = [rank_in_name(base_name(trace.source)) for trace in recordings]
     ranks = [rank for rank in named if rank is not None and rank <= MOST_RANKS]

@@ -97,7 +97,7 @@ def data_of(
     columns = Columns()
     sources = Sources(choices.sources) if choices.sources is not None else None
     problems = problems_of(flights)
-    known_ranks: Sequence[int | None] = ranks or [_rank_of(trace) for trace in recordings]
+    known_ranks: Sequence[int | None] = ranks or [trace.meta.rank for trace in recordings]
     job = ranks_of_a_job(recordings, known_ranks)
     summaries: list[RankSummary] = []
     tracks: list[dict[str, Any]] = []
@@ -206,15 +206,6 @@ def _devices(trace: Trace, device: int | None) -> list[int]:
     return sorted(used, key=lambda number: -trace.devices[number].requested.peak_bytes)
 
 
-def _rank_of(trace: Trace) -> int | None:
-    return trace.meta.rank if trace.meta is not None else None
-
-
-def _limit_bytes(trace: Trace, device: int) -> int | None:
-    device_meta = trace.meta.devices.get(device) if trace.meta is not None else None
-    return device_meta.process_limit_bytes if device_meta is not None else None
-
-
 def _track(
     view: Attribution,
     rank: int | None,
@@ -228,8 +219,7 @@ def _track(
     with ThreadPoolExecutor(1) as beside:  # NumPy lets go of the interpreter for most of both
         explained = beside.submit(explain_recording, trace, device=chosen.device, view=view)
         track = track_of(view, columns, sources, flight, problems)
-    meta = trace.meta
-    limit = _limit_bytes(trace, chosen.device)
+    limit = trace.meta.device(chosen.device).process_limit_bytes
     verdict = verdict_of(view, explained.result(), columns)
     if trace.profile is not None and trace.is_profiler_trace:
         verdict = with_profile(verdict, trace.profile, view, columns)
@@ -238,7 +228,7 @@ def _track(
         "source": visible(trace.source),
         "name": visible(_name(trace.source)),
         "rank": rank,
-        "world_size": meta.world_size if meta is not None else None,
+        "world_size": trace.meta.world_size,
         "gpu": visible(trace.device_name) if trace.device_name else None,
         "torch": visible(trace.torch_version) if trace.torch_version else None,
         "total_bytes": trace.total_bytes.get(chosen.device),

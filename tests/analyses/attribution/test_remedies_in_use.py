@@ -17,7 +17,6 @@ CHECKPOINT, AUTOCAST = "torch.utils.checkpoint", "autocast"
 def advice(name: str, **meta: bool) -> str:
     trace = load(DATA / name)
     if meta:
-        assert trace.meta is not None
         trace = replace(trace, meta=replace(trace.meta, **meta))
     findings = explain_trace(trace).findings
     return " ".join(row.fix or "" for row in findings if row.id == "activations")

@@ -109,7 +109,6 @@ def test_groups_travel_with_the_recording(tmp_path: Path) -> None:
     ]
     path = vram(tmp_path / "r.vram", data_of("recordings/gpt_annotated"), {"groups": groups})
     trace = load(path)
-    assert trace.meta is not None
     assert [(one.description, one.spans) for one in trace.meta.groups] == [
         ("mesh_dp", ((1, 2048, 8),)), ("mesh_tp", ((0, 1, 1), (1, 1, 1))), ("", ()), ("mesh_cp", ()),
     ]  # fmt: skip

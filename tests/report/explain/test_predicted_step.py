@@ -27,7 +27,6 @@ def of(**changed: Any) -> Explanation:
     """A failure in a first step, of another recording."""
     explanation = explained("lora_llama.cap90")
     meta = explanation.recording.meta
-    assert meta is not None
     recording = replace(explanation.recording, meta=replace(meta, **changed))
     return replace(explanation, recording=recording)
 
@@ -93,6 +92,6 @@ def test_without_a_script_nothing_is_predicted(command: tuple[str, ...]) -> None
 
 def test_no_meta_no_script() -> None:
     explanation = explained("lora_llama.cap90")
-    without = replace(explanation.recording, meta=None)
+    without = replace(explanation.recording, meta=Meta())
     assert step_to_predict(replace(explanation, recording=without)) is None
     assert script_words(Meta()) == []

@@ -66,7 +66,7 @@ def modules_of(trace: Trace, device: DeviceTrace, names: Names) -> Modules:
     number: dict[str, int] = {}
     module = np.broadcast_to(np.int64(OUTSIDE), count)
     marked = evaluates = without_grad = np.zeros(count, np.bool_)
-    if trace.meta is not None and trace.meta.module_marks:
+    if trace.meta.module_marks:
         module, evaluates, without_grad = _from_marks(trace, device, number)
         rows = np.flatnonzero(without_grad)
         without_grad[rows] = ~trace.stacks.within(WITHOUT_GRAPH, device.allocations.stack[rows])

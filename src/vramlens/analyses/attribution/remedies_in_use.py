@@ -29,9 +29,7 @@ def computes_in_half(view: Attribution) -> bool:
     """Whether the program computes in half precision already: it ran under autocast, or much of
     what is named by its type alone is, or every weight has a cast.
     """
-    meta = view.trace.meta
-    is_seen = meta is not None and meta.has_autocast
-    return is_seen or _names_are_half(view) or _weights_are_cast(view)
+    return view.trace.meta.has_autocast or _names_are_half(view) or _weights_are_cast(view)
 
 
 def has_batch_of_one(view: Attribution) -> bool:

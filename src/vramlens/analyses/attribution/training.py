@@ -96,7 +96,7 @@ def _has_no_model(trace: Trace, names: Names, modules: Modules) -> bool:
     """Whether modules are marked and named, and there are none: then a backward pass is that of a
     function's derivative (torch.func, autograd.grad).
     """
-    if trace.meta is None or not trace.meta.module_marks or modules.marked.any():
+    if not trace.meta.module_marks or modules.marked.any():
         return False
     return not len(names.of_kind(TensorKind.PARAMETER))
 

@@ -77,10 +77,8 @@ def _retries(run: Run) -> Measurement:
 
 def ended_by_failure(run: Run) -> bool:
     """Whether the program died of out of memory, on whichever device."""
-    meta = run.explanation.recording.meta
-    return run.failure is not None or (
-        meta is not None and (meta.ending or "").startswith("OutOfMemoryError")
-    )
+    ending = run.explanation.recording.meta.ending or ""
+    return run.failure is not None or ending.startswith("OutOfMemoryError")
 
 
 def _of_window(run: Run, value: float) -> Measurement:
@@ -122,10 +120,8 @@ def _counter(run: Run, name: str) -> int | None:
     """One of the allocator's own counters at the end of the recording; None where it is not
     known.
     """
-    meta = run.view.trace.meta
-    facts = meta.devices.get(run.device) if meta is not None else None
-    value = facts.stats.get(name) if facts is not None else None
-    return None if value is None else int(value)
+    count = run.view.trace.meta.device(run.device).stats.get(name)
+    return None if count is None else int(count)
 
 
 def _growth(run: Run) -> Measurement:

@@ -117,9 +117,7 @@ class Run:
     @property
     def gpu_bytes(self) -> int | None:
         """The GPU's memory; None where the recording does not say."""
-        meta = self.explanation.recording.meta
-        facts = None if meta is None else meta.devices.get(self.device)
-        return None if facts is None else facts.total_bytes
+        return self.explanation.recording.meta.device(self.device).total_bytes
 
     @property
     def is_whole_window(self) -> bool:
@@ -127,7 +125,7 @@ class Run:
         off.
         """
         trace, device = self.view.trace, self.view.device
-        is_wrapped = trace.meta is None or bool(trace.meta.wrapped.get(device.device))
+        is_wrapped = trace.meta.is_empty or bool(trace.meta.wrapped.get(device.device))
         return not is_wrapped and device.whole and device.orphan_events == 0 and trace.complete
 
     @property
@@ -201,9 +199,9 @@ def _retries(trace: Trace, device: DeviceTrace) -> int | None:
     """What the allocator counted; 0 where nothing was ever given back or refused, in a recording
     of the whole run.
     """
-    meta = trace.meta.devices.get(device.device) if trace.meta is not None else None
-    if meta is not None and "num_alloc_retries" in meta.stats:
-        return int(meta.stats["num_alloc_retries"])
+    stats = trace.meta.device(device.device).stats
+    if "num_alloc_retries" in stats:
+        return int(stats["num_alloc_retries"])
     is_whole = device.whole and device.orphan_events == 0 and not device.reserved.base_bytes
     if trace.is_profiler_trace:  # it shows no segments that were given back
         return None

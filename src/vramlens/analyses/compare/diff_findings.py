@@ -193,8 +193,7 @@ def _completes(diff: Diff) -> str:
             f"failure{room}. The run before survived that many too, so record more steps to be "
             "certain."
         )
-    meta = diff.after.explanation.recording.meta
-    if meta is not None and meta.trigger in _STILL_RUNNING:
+    if diff.after.explanation.recording.meta.trigger in _STILL_RUNNING:
         return f"Failed before in step {max(steps[0] - 1, 0)}, has not failed by step {max(steps[1] - 1, 0)}{room}."
     return f"Failed before, completes now{room}."
 

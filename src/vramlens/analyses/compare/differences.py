@@ -63,7 +63,7 @@ def _stated(before: Run, after: Run) -> Iterator[SettingDifference]:
         "process_limit", "process limit", _process_limit(before), _process_limit(after)
     )
     yield from _settings(old.settings, new.settings)
-    if old.meta is not None and new.meta is not None:
+    if not old.meta.is_empty and not new.meta.is_empty:
         yield from _command_difference(old.meta.command, new.meta.command)
         yield from SettingDifference.between("cuda", "CUDA", old.meta.cuda, new.meta.cuda)
         yield from SettingDifference.between(
@@ -100,20 +100,16 @@ def _steps(before: Run, after: Run) -> Iterator[SettingDifference]:
 
 def _without_steps(name: str, run: Run) -> str:
     """Why a run's recording tells no steps apart."""
-    meta = run.explanation.recording.meta
-    if run.failure is not None and meta is not None and meta.step == 0:
+    if run.failure is not None and run.explanation.recording.meta.step == 0:
         return f"the {name} run failed before its first step ended"
     return f"the steps of the {name} run are unknown"
 
 
 def _process_limit(run: Run) -> str | None:
     """What the process may reserve, in words; None where the recording does not say."""
-    failure, meta = run.failure, run.explanation.recording.meta
-    if failure is not None and failure.limit_bytes is not None:
-        return format_size(failure.limit_bytes)
-    facts = None if meta is None else meta.devices.get(run.device)
-    if facts is None:
-        return None
+    if run.failure is not None and run.failure.limit_bytes is not None:
+        return format_size(run.failure.limit_bytes)
+    facts = run.explanation.recording.meta.device(run.device)
     limit = facts.process_limit_bytes
     if limit is None:
         return None if facts.memory_fraction is None else "none"

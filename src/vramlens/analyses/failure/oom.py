@@ -124,8 +124,7 @@ def settings_variable(trace: Trace) -> str:
     """The environment variable for allocator settings: the one that the run had set, which would
     overrule another; else by the name that the recorded PyTorch gives it.
     """
-    environment = {} if trace.meta is None else trace.meta.environment
-    names = (name for name in VARIABLES if name in environment)
+    names = (name for name in VARIABLES if name in trace.meta.environment)
     return next(names, None) or variable_of(trace.torch_version)
 
 

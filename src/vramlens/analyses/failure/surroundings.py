@@ -85,12 +85,11 @@ def outside_of(
             f"a total of {format_size(total_bytes)} is less than the {format_size(reserved)} that the recording "
             "reserved: write 80GiB or 80GB"
         )
-    device_meta = trace.meta.devices.get(device.device) if trace.meta is not None else None
     failure = _failure_meta(trace, device)
     ledger = _measured_ledger(view, total_bytes)
     ledger_bytes = {part.kind: part.bytes for part in ledger.parts} if ledger is not None else {}
     outside = Outside(
-        limit_bytes=device_meta.process_limit_bytes if device_meta is not None else None,
+        limit_bytes=trace.meta.device(device.device).process_limit_bytes,
         total_bytes=total_bytes or trace.total_bytes.get(device.device),
         free_bytes=failure.device_free_bytes if failure is not None else None,
         other_bytes=ledger_bytes.get("other_processes"),
@@ -143,8 +142,7 @@ def ledger_rows(
     """
     if outside.ledger is not None:
         return outside.ledger.parts
-    is_prediction = view.trace.meta is not None and view.trace.meta.is_prediction
-    if outside.total_bytes is None or is_prediction:
+    if outside.total_bytes is None or view.trace.meta.is_prediction:
         return ()
     if message is not None and message.total_bytes is not None:
         from vramlens.analyses.error_text.text_verdict import explain_message
@@ -169,7 +167,7 @@ def _counted_ledger(device: DeviceTrace, total_bytes: int) -> tuple[LedgerRow, .
 
 def _failure_meta(trace: Trace, device: DeviceTrace) -> FailureMeta | None:
     """What the recording says of the error it was written for, if that was on this device."""
-    failure = trace.meta.failure if trace.meta is not None else None
+    failure = trace.meta.failure
     return failure if failure is not None and failure.device in (None, device.device) else None
 
 

@@ -213,7 +213,6 @@ def _leaks_of_device(scene: Scene, at_least_bytes: int | None) -> DeviceLeaks:
     leaks = sized(leaks, least_bytes, peak_bytes)
     has_ended_in_step = event is not None and len(view.steps) > 0
     last = int(view.steps.of(np.array([event]))[0]) if has_ended_in_step else len(view.steps) - 1
-    meta = scene.trace.meta
     return DeviceLeaks(
         device=device.device,
         steps=len(view.steps),
@@ -223,7 +222,7 @@ def _leaks_of_device(scene: Scene, at_least_bytes: int | None) -> DeviceLeaks:
         prediction=None if event is not None else predicted(view, leaks, scene.outside),
         failed_step=last if has_ended_in_step else None,
         failed=event is not None,
-        wrapped=bool(meta is not None and meta.wrapped.get(device.device)),
+        wrapped=scene.trace.meta.wrapped.get(device.device, False),
         inside_one_call=inside_one_call(view),
         findings=tuple(sampled_growth(view, leaks, scene.outside, failed=event is not None)),
         least_bytes_per_step=least_bytes,

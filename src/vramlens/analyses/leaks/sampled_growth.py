@@ -149,10 +149,8 @@ def _tells_more(view: Attribution, samples: Samples) -> bool:
     """Whether the events leave out what the samples have."""
     if len(samples) < _FEWEST_WINDOWS * _SAMPLES_A_WINDOW:
         return False
-    meta, device = view.trace.meta, view.device
-    if meta is not None and meta.wrapped.get(device.device):
-        return True
-    if not len(device.events):
+    device = view.device
+    if view.trace.meta.wrapped.get(device.device) or not len(device.events):
         return True
     events_us = int(device.clock_us[-1] - device.clock_us[0])
     return int(samples.time_us[-1] - samples.time_us[0]) > _MUCH_LONGER * max(events_us, 1)

@@ -38,9 +38,9 @@ def need_of_whole_run(proven: Proven) -> Need:
     )
 
 
-def need_of_predicted_run(meta: Meta | None) -> Need | None:
+def need_of_predicted_run(meta: Meta) -> Need | None:
     """What the run needs whose predicted failure this is; None of a recorded one."""
-    run = None if meta is None else meta.whole_run
+    run = meta.whole_run
     if run is None:
         return None
     return Need(

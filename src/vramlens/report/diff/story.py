@@ -298,7 +298,7 @@ def _next(diff: Diff) -> tuple[str, str]:
 def _longer_recording(explanation: Explanation) -> str:
     """The command that records, or predicts, more steps of the run after."""
     meta = explanation.recording.meta
-    if meta is not None and meta.is_prediction:
+    if meta.is_prediction:
         return predict_again(meta.command, max(2 * explanation.steps.count, ENOUGH_STEPS))
     return f"vramlens run -o longer.vram {program_words(explanation.recording)}"
 

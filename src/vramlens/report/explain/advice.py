@@ -104,8 +104,7 @@ def _keep_prediction(explanation: Explanation) -> Command | None:
     """How to get the recording of a prediction that was written nowhere."""
     if explanation.recording.source:
         return None
-    meta = explanation.recording.meta
-    script = shlex.join(meta.command[2:]) if meta is not None else ""
+    script = shlex.join(explanation.recording.meta.command[2:])
     return Command(
         "save the prediction as a recording for view, tune and diff",
         (f"vramlens predict -o predicted.vram {script or 'YOUR_SCRIPT.py'}",),

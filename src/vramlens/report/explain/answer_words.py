@@ -81,9 +81,9 @@ def _answer(explanation: Explanation) -> str:
     return f"{size} requested {moment}{where}{_when(heap)}{_made_of(heap)}. Peak: {_peak(peak)}."
 
 
-def _predicted(headline: str, meta: Meta | None) -> str:
+def _predicted(headline: str, meta: Meta) -> str:
     """The headline of a failure; of one that is only predicted with where that would be."""
-    if meta is None or not meta.is_prediction:
+    if not meta.is_prediction:
         return headline
     device = next(iter(meta.devices.values()), None)
     if device is None or device.total_bytes is None:
@@ -162,8 +162,7 @@ def _explained(explanation: Explanation, *, with_earlier: bool) -> Iterator[str]
     counters = explanation.moment
     if counters is not None and explanation.at not in ("peak", "oom"):
         then = "At the end" if explanation.at == "end" else "After that event"
-        meta = explanation.recording.meta
-        is_prediction = meta is not None and meta.is_prediction
+        is_prediction = explanation.recording.meta.is_prediction
         how = "estimated: predicted" if is_prediction else "exact: the allocator was replayed"
         yield (
             f"{then}, {format_size(counters.allocated_bytes)} were allocated and"

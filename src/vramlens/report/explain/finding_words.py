@@ -193,7 +193,7 @@ def unknown_sentences(explanation: Explanation) -> tuple[str, ...]:
         sentences.append("The recording is incomplete")
     if oom is not None and has_failed(explanation):
         sentences.extend(oom.unknowns)
-        is_prediction = facts.meta is not None and facts.meta.is_prediction  # it knows the whole
+        is_prediction = facts.meta.is_prediction  # it knows the whole
         if oom.need is not None and oom.need.basis is None and not is_prediction:
             sentences.append(
                 f"What this step needs to finish: {_least_need(oom)}. No earlier step is similar"

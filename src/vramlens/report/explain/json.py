@@ -69,9 +69,9 @@ def _made(facts: RecordingFacts) -> dict[str, Any]:
     """What only a recording that vramlens made knows of its making."""
     meta = facts.meta
     return {
-        **{name: getattr(meta, name, None) for name in _SAID},
-        "command": list(meta.command) if meta is not None else [],
-        "module_marks": meta.module_marks if meta is not None else None,
+        **{name: getattr(meta, name) for name in _SAID},
+        "command": list(meta.command),
+        "module_marks": None if meta.is_empty else meta.module_marks,
         "overwritten": [
             {"device": ring.device, "first_event_us": ring.first_event_us, "lost_us": ring.lost_us}
             for ring in facts.overwritten

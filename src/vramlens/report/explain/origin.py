@@ -33,8 +33,6 @@ _TRIGGERS = {
 def origin_of(facts: RecordingFacts) -> tuple[str, ...]:
     """One sentence each; none for a bare snapshot, which says nothing of its making."""
     meta = facts.meta
-    if meta is None:
-        return ()
     rings = [_ring(ring, meta.max_events, len(facts.devices)) for ring in facts.overwritten]
     decisions = "" if meta.decisions is None else decisions_sentence(meta.decisions)
     sentences = [_made_on(meta), decisions, *rings]
@@ -45,7 +43,7 @@ def command_of(facts: RecordingFacts) -> str:
     """The command that made a recording, to paste; "" where it is not known. Only an endless one is
     cut.
     """
-    command = "" if facts.meta is None else shlex.join(facts.meta.command)
+    command = shlex.join(facts.meta.command)
     is_endless = len(command) > _LONGEST_COMMAND
     return visible(f"{command[:_LONGEST_COMMAND]}…" if is_endless else command)
 
@@ -72,8 +70,7 @@ def higher_before(facts: RecordingFacts, peak: Peak) -> str:
     """One sentence where the allocator itself counted a higher peak than the events that are
     left; "" elsewhere.
     """
-    device = facts.meta.devices.get(peak.device) if facts.meta is not None else None
-    counted_peak = device.stats.get("allocated_bytes.all.peak", 0) if device is not None else 0
+    counted_peak = facts.meta.device(peak.device).stats.get("allocated_bytes.all.peak", 0)
     if counted_peak <= peak.allocated_bytes:
         return ""
     return (

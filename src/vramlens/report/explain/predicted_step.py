@@ -26,7 +26,7 @@ def step_to_predict(explanation: Explanation) -> Command | None:
     where that is known, other advice holds, or no script is.
     """
     oom, meta = explanation.failure, explanation.recording.meta
-    if oom is None or meta is None or meta.is_prediction or explanation.peak is None:
+    if oom is None or meta.is_prediction or explanation.peak is None:
         return None
     if oom.cause in (Cause.LEAK, Cause.FRAGMENTATION) or oom.need is None:
         return None

@@ -287,7 +287,7 @@ def _next(report: RecordedLeakReport, growing: Sequence[RecordedLeak]) -> tuple[
     if any(device.needs_steps is None and _has_steps(device) for device in report.devices):
         return "see what uses the memory at its peak", f"vramlens explain {source}"
     meta = report.recording.meta
-    if meta is not None and meta.is_prediction:
+    if meta.is_prediction:
         from vramlens.analyses.leaks.growth import ENOUGH_STEPS
 
         why = "predict more steps, which the script must run"
@@ -307,11 +307,10 @@ def _step_after_leak(leak: RecordedLeak, source: str, program: str) -> tuple[str
 
 def program_words(recording: RecordingFacts) -> str:
     """The program that was recorded and its arguments, as ``vramlens run`` takes them."""
-    meta = recording.meta
-    words = list(meta.command) if meta is not None else []
+    words = list(recording.meta.command)
     if words and words[0].rsplit("/", 1)[-1].startswith("python"):
         words = words[1:]
-    if meta is not None and meta.is_prediction:
+    if recording.meta.is_prediction:
         _, words = _parted(words)
     return visible(shlex.join(words)) if words else "YOUR_SCRIPT.py"
 

@@ -200,5 +200,5 @@ def _drawn(
 def _without_decisions(explanation: Explanation) -> Explanation:
     """The same without what the prediction itself has said above."""
     facts = explanation.recording
-    meta = None if facts.meta is None else replace(facts.meta, decisions=None)
+    meta = replace(facts.meta, decisions=None)
     return replace(explanation, recording=replace(facts, meta=meta))
