@@ -53,24 +53,50 @@ def _value(kind: str, value_or_text: Any) -> Any:
     return value_or_text
 
 
-def _in_a_fork(run: Callable[[], Any]) -> tuple[str, Any]:
-    context = multiprocessing.get_context("fork")
+class EndedEarly(Exception):
+    """A process ended without an answer; the text is its exit code."""
+
+
+def answer_of_process(
+    context: Any, work: Callable[..., None], arguments: tuple[Any, ...], patience_s: int
+) -> Any:
+    """What a function sends from a daemon process of its own.
+
+    Args:
+        context: of ``multiprocessing``: how the process is started.
+        work: called there with the connection to send by, and the arguments.
+
+    Raises:
+        TimeoutError: it sent nothing in time.
+        EndedEarly: it ended without sending anything.
+    """
     receive, send = context.Pipe(duplex=False)
-    process = context.Process(target=_forked, args=(send, run), daemon=True)
+    process = context.Process(target=work, args=(send, *arguments), daemon=True)
     process.start()
     send.close()
     try:
-        if receive.poll(_PATIENCE_S):
-            kind, value_or_text = receive.recv()
-            return kind, value_or_text
-        return "error", f"no answer within {_PATIENCE_S} s"
+        if receive.poll(patience_s):
+            return receive.recv()
+        raise TimeoutError(f"no answer within {patience_s} s")
     except EOFError:
         process.join(10)
-        return "error", f"the process ended with code {process.exitcode}"
+        raise EndedEarly(process.exitcode) from None
     finally:
         process.join(10)
         if process.is_alive():
             process.kill()
+
+
+def _in_a_fork(run: Callable[[], Any]) -> tuple[str, Any]:
+    try:
+        kind, value_or_text = answer_of_process(
+            multiprocessing.get_context("fork"), _forked, (run,), _PATIENCE_S
+        )
+    except TimeoutError as error:
+        return "error", str(error)
+    except EndedEarly as exit_code:
+        return "error", f"the process ended with code {exit_code}"
+    return kind, value_or_text
 
 
 def _forked(send: Any, run: Callable[[], Any]) -> None:

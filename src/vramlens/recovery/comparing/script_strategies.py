@@ -14,7 +14,7 @@ from vramlens.prediction.predicted_run import Gathered, Question
 from vramlens.prediction.script import NotPredicted, run_script
 from vramlens.recovery.comparing.predicted_strategy import predicted_figures
 from vramlens.recovery.comparing.script_changes import FROM_OUTSIDE, ScriptChanges
-from vramlens.recovery.comparing.strategy_comparison import predicted_rows
+from vramlens.recovery.comparing.strategy_comparison import predicted_rows, predicting
 from vramlens.recovery.comparing.strategy_kinds import parts_of
 from vramlens.recovery.comparing.strategy_table import PREDICTED, StrategyTable
 
@@ -37,10 +37,7 @@ def script_strategies(
         InputError: the script cannot be predicted.
     """
     runs: dict[str, dict[str, Any]] = {}
-    chosen = _chosen(names)
-    for number, name in enumerate(chosen, 1):
-        if progress is not None:
-            progress(f"predicting {name} ({number} of {len(chosen)})")
+    for name in predicting(_chosen(names), progress):
         runs[name] = _predicted(name, path, arguments, steps)
         if name == "default" and runs[name]["outcome"] == "failed":
             raise InputError(runs[name]["why"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import pickle
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -157,11 +157,7 @@ def _predicted(
 ) -> StrategyTable:
     from vramlens.recovery.comparing.predicted_strategy import predict_strategy
 
-    runs: dict[str, dict[str, Any]] = {}
-    for number, name in enumerate(names, 1):
-        if progress is not None:
-            progress(f"predicting {name} ({number} of {len(names)})")
-        runs[name] = predict_strategy(name, program)
+    runs = {name: predict_strategy(name, program) for name in predicting(names, progress)}
     return StrategyTable(
         rows=predicted_rows(runs),
         budget_bytes=budget_bytes,
@@ -170,6 +166,14 @@ def _predicted(
         repeats=1,
         steps=2,
     )
+
+
+def predicting(names: Sequence[str], progress: Callable[[str], Any] | None) -> Iterator[str]:
+    """Yields the names of strategies to predict, each after a line to ``progress``."""
+    for number, name in enumerate(names, 1):
+        if progress is not None:
+            progress(f"predicting {name} ({number} of {len(names)})")
+        yield name
 
 
 def predicted_rows(runs: dict[str, dict[str, Any]]) -> tuple[StrategyRow, ...]:
@@ -205,28 +209,22 @@ def _context(where: str, *functions: Any) -> Any:
     return context
 
 
-def _in_a_process(context: Any, arguments: tuple[Any, ...]) -> dict[str, Any]:
-    receive, send = context.Pipe(duplex=False)
-    process = context.Process(target=_work, args=(send, arguments), daemon=True)
-    process.start()
-    send.close()
+def _in_a_process(context: Any, arguments: tuple[str, str, Program, int]) -> dict[str, Any]:
+    from vramlens.prediction.own_process import EndedEarly, answer_of_process
+
     try:
-        if receive.poll(_PATIENCE_S):
-            return receive.recv()  # type: ignore[no-any-return]
-        return {"outcome": "failed", "why": f"no answer within {_PATIENCE_S} s"}
-    except EOFError:
-        process.join(10)
-        return {"outcome": "failed", "why": f"the process exited with code {process.exitcode}"}
-    finally:
-        process.join(10)
-        if process.is_alive():
-            process.kill()
+        run: dict[str, Any] = answer_of_process(context, _work, arguments, _PATIENCE_S)
+    except TimeoutError as error:
+        return {"outcome": "failed", "why": str(error)}
+    except EndedEarly as exit_code:
+        return {"outcome": "failed", "why": f"the process exited with code {exit_code}"}
+    return run
 
 
-def _work(send: Any, arguments: tuple[Any, ...]) -> None:
-    if arguments[1] == "cpu":
+def _work(send: Any, name: str, where: str, program: Program, steps: int) -> None:
+    if where == "cpu":
         torch.set_num_threads(1)  # threads do not survive the fork
-    send.send(run_strategy(*arguments))
+    send.send(run_strategy(name, where, program, steps))
     send.close()
 
 
