@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
+
 import pytest
 
-from vramlens.ground.source_code import without_comment
+from vramlens.ground.source_code import called, last_line_of, without_comment
 
 
 @pytest.mark.parametrize(
@@ -29,3 +31,16 @@ from vramlens.ground.source_code import without_comment
 )
 def test_only_the_comment_goes(line: str, quoted: str) -> None:
     assert without_comment(line) == quoted
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [("x.sum(1)", "sum"), ("torch.sum(x)", "sum"), ("f()", "f"), ("f()()", ""), ("x.sum", "")],
+)
+def test_a_call_by_its_last_name(text: str, name: str) -> None:
+    assert called(ast.parse(text, mode="eval").body) == name
+
+
+def test_a_statement_ends_where_its_body_does() -> None:
+    (loop,) = ast.parse("for x in y:\n    f(\n        x)\n").body
+    assert last_line_of(loop) == 3

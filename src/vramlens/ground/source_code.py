@@ -1,4 +1,6 @@
-"""Source code: parsed, and a line of it as an answer quotes it."""
+"""Source code: parsed, what of it is called and where it ends, and a line of it as an answer
+quotes it.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +8,9 @@ import ast
 import io
 import linecache
 import tokenize
+
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+LOOPS = (ast.For, ast.AsyncFor, ast.While)
 
 
 def parsed(text: str) -> ast.Module | None:
@@ -19,6 +24,25 @@ def parsed(text: str) -> ast.Module | None:
 def parsed_file(file: str) -> ast.Module | None:
     """The source of a file, parsed; None where it cannot be."""
     return parsed("".join(linecache.getlines(file)))
+
+
+def last_name(expression: ast.AST) -> str:
+    """``c`` of ``a.b.c``, ``x`` of ``x``; "" for all else."""
+    if isinstance(expression, ast.Attribute):
+        return expression.attr
+    return expression.id if isinstance(expression, ast.Name) else ""
+
+
+def called(node: ast.AST) -> str:
+    """The last name of a call's function: ``sum`` of ``x.sum(1)`` and of ``torch.sum(x)``; "" of
+    what is no call.
+    """
+    return last_name(node.func) if isinstance(node, ast.Call) else ""
+
+
+def last_line_of(node: ast.stmt | ast.expr) -> int:
+    """The line that a statement or an expression ends in."""
+    return node.end_lineno or node.lineno
 
 
 def without_comment(line: str) -> str:

@@ -13,13 +13,16 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from vramlens.ground.source_code import parsed_file
+from vramlens.ground.source_code import (
+    FUNCTIONS,
+    called,
+    last_line_of,
+    last_name,
+    parsed_file,
+)
 
 _MOST_PASSES = 5
 _SAYS_NOTHING_OF_VALUES = {"len", "isinstance", "type", "hasattr", "id", "print"}
-_LOOPS = (ast.For, ast.AsyncFor, ast.While)
-_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
-
 _ENDINGS = (ast.Break, ast.Return)
 
 
@@ -83,7 +86,7 @@ def _decided_in(
 ) -> list[Decision]:
     """What the tests of one file decide that ask for made-up values, by line."""
     decided = _Decided(file)
-    scopes = [node for node in ast.walk(tree) if isinstance(node, (ast.Module, *_FUNCTIONS))]
+    scopes = [node for node in ast.walk(tree) if isinstance(node, (ast.Module, *FUNCTIONS))]
     for scope in scopes:
         flow = _Flow(scope, asked_lines, spread, decided)
         flow.follow(scope.body, set(spread.parameters_of(scope)))
@@ -103,18 +106,20 @@ class _Decided:
 
     def branch(self, statement: ast.If, loops: Sequence[ast.stmt]) -> None:
         """A test chooses a branch, and ends the innermost loop around it where a branch does."""
-        first = max(statement.body[0].lineno, _last_line(statement.test) + 1)
+        first = max(statement.body[0].lineno, last_line_of(statement.test) + 1)
         self._add(
             Decision(
                 file=self._file,
                 line=statement.lineno,
                 is_loop=False,
                 first=first,
-                last=_last_line(statement),
+                last=last_line_of(statement),
             )
         )
         if loops and _leaves(statement):
-            self._ending(statement.lineno, loops[-1].lineno, loops[-1], _last_line(statement.test))
+            self._ending(
+                statement.lineno, loops[-1].lineno, loops[-1], last_line_of(statement.test)
+            )
 
     def loop(self, loop: Any, asked_by: int | None) -> None:
         """A loop's own test ends it."""
@@ -123,7 +128,7 @@ class _Decided:
 
     def _ending(self, line: int, first: int, loop: ast.stmt, asked_by: int | None) -> None:
         has_other_end = _count_of_ends(loop) > 1
-        last = _last_line(loop)
+        last = last_line_of(loop)
         self._add(
             Decision(
                 file=self._file,
@@ -154,7 +159,7 @@ def _count_of_ends(loop: Any) -> int:
     if isinstance(loop, ast.While):
         own_ends = 0 if isinstance(loop.test, ast.Constant) else _count_of_parts(loop.test)
     else:
-        own_ends = int(_name_of(loop.iter) != "count")
+        own_ends = int(called(loop.iter) != "count")
     tests = [node for node in ast.walk(loop) if isinstance(node, ast.If) and _leaves(node)]
     return own_ends + sum(_count_of_parts(node.test) for node in tests)
 
@@ -166,10 +171,6 @@ def _count_of_parts(test: ast.expr) -> int:
 def _leaves(statement: ast.If) -> bool:
     """Whether a branch ends the loop around it."""
     return any(part and isinstance(part[-1], _ENDINGS) for part in _parts(statement))
-
-
-def _last_line(node: Any) -> int:
-    return int(node.end_lineno or node.lineno)
 
 
 class _Spread:
@@ -186,7 +187,7 @@ class _Spread:
         self._parameters: dict[ast.AST, set[str]] = {}
         self._definitions: dict[str, list[Any]] = {}
         for node in (node for tree in trees for node in ast.walk(tree)):
-            if isinstance(node, _FUNCTIONS):
+            if isinstance(node, FUNCTIONS):
                 self._definitions.setdefault(node.name, []).append(node)
 
     @property
@@ -265,7 +266,7 @@ class _Flow:
                     self._decided.loop(loop, self._lowest_asked(loop, names, turn))
             else:
                 is_made_up = self._is_made_up(loop.iter, names)
-                if is_made_up and _name_of(loop.iter) == "range":
+                if is_made_up and called(loop.iter) == "range":
                     self._decided.loop(loop, None)
                 names = _assigned(loop.target, names, is_made_up=is_made_up)
             names = names | self.follow(loop.body, set(names))
@@ -275,9 +276,9 @@ class _Flow:
     def _lowest_asked(self, loop: ast.While, names: set[str], turn: int) -> int | None:
         """The lowest line at which the number may be asked for that a loop's test asks for."""
         made_up_names = names | self._spread.attributes
-        if made_up_names.isdisjoint(map(_own_name, ast.walk(loop.test))):
-            return _last_line(loop.test)  # the test itself asks, or a function that it calls
-        return None if turn == 0 else _last_line(loop)
+        if made_up_names.isdisjoint(map(last_name, ast.walk(loop.test))):
+            return last_line_of(loop.test)  # the test itself asks, or a function that it calls
+        return None if turn == 0 else last_line_of(loop)
 
     def _block(self, block: Any, names: set[str]) -> set[str]:
         return self.follow(block.body, names)
@@ -323,7 +324,7 @@ class _Flow:
         return self._depends(value, names) or self._is_asked(value)
 
     def _is_asked(self, value: ast.expr) -> bool:
-        lines = range(value.lineno, (value.end_lineno or value.lineno) + 1)
+        lines = range(value.lineno, last_line_of(value) + 1)
         return any(line in self._asked_lines for line in lines)
 
     def _depends(self, value: ast.AST, names: set[str]) -> bool:
@@ -343,7 +344,7 @@ class _Flow:
         return any(parts)
 
     def _call(self, call: ast.Call, names: set[str]) -> bool:
-        name = _name_of(call)
+        name = called(call)
         if name in _SAYS_NOTHING_OF_VALUES:
             return False
         made_up_by_position = [self._is_given(argument, names) for argument in call.args]
@@ -360,14 +361,9 @@ def _is_check(statement: ast.If) -> bool:
     """Whether a branch only ends the program, or prints: it changes no memory."""
     return not statement.orelse and all(
         isinstance(step, (ast.Raise, ast.Pass))
-        or (isinstance(step, ast.Expr) and _name_of(step.value) == "print")
+        or (isinstance(step, ast.Expr) and called(step.value) == "print")
         for step in statement.body
     )
-
-
-def _own_name(node: ast.AST) -> str:
-    """The name of a variable or attribute; "" for anything else."""
-    return getattr(node, "id", getattr(node, "attr", ""))
 
 
 def _pairs(target: ast.expr, value: ast.expr | None) -> list[tuple[ast.expr, ast.expr | None]]:
@@ -379,14 +375,6 @@ def _pairs(target: ast.expr, value: ast.expr | None) -> list[tuple[ast.expr, ast
         return [(target, value)]
     pairs = zip(target.elts, value.elts, strict=True)
     return [pair for target_part, value_part in pairs for pair in _pairs(target_part, value_part)]
-
-
-def _name_of(call: ast.expr) -> str:
-    """The name of what is called, without what it is a part of; "" for no call."""
-    function = call.func if isinstance(call, ast.Call) else None
-    if isinstance(function, ast.Attribute):
-        return function.attr
-    return function.id if isinstance(function, ast.Name) else ""
 
 
 def _assigned(target: ast.expr, names: set[str], *, is_made_up: bool) -> set[str]:

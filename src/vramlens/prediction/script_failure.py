@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from vramlens.capture.triggers.ending_line import is_users
 from vramlens.ground.place import Place, is_user_file
-from vramlens.ground.source_code import parsed_file
+from vramlens.ground.source_code import called, last_line_of, parsed_file
 from vramlens.prediction.predicted_peak import near_path
 from vramlens.prediction.refusals import failure_words, one_line_of
 from vramlens.prediction.tensors.asked_values import AskedValues
@@ -169,9 +169,7 @@ def _decisive_lines(place: Place) -> _Decisive:
     nodes = () if tree is None else ast.walk(tree)
     # From the outermost to the innermost: a walk goes by depth.
     statements = [
-        node
-        for node in nodes
-        if isinstance(node, ast.stmt) and place.line in _lines_of(node.lineno, node.end_lineno)
+        node for node in nodes if isinstance(node, ast.stmt) and place.line in _lines_of(node)
     ]
     if not statements:
         return _Decisive({place.line}, is_check=False)
@@ -179,15 +177,14 @@ def _decisive_lines(place: Place) -> _Decisive:
     lines = set(_own_lines(statement))
     test = getattr(statements[-2], "test", None) if len(statements) > 1 else None
     if test is not None and _only_ends(statement):
-        return _Decisive({*lines, *_lines_of(test.lineno, test.end_lineno)}, is_check=True)
+        return _Decisive({*lines, *_lines_of(test)}, is_check=True)
     return _Decisive(lines, is_check=isinstance(statement, (ast.Assert, ast.Raise)))
 
 
 def _only_ends(statement: ast.stmt) -> bool:
     """Whether a statement raises, or leaves the program."""
-    if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
-        function = statement.value.func
-        return getattr(function, "attr", getattr(function, "id", "")) in ("exit", "quit", "_exit")
+    if isinstance(statement, ast.Expr):
+        return called(statement.value) in ("exit", "quit", "_exit")
     return isinstance(statement, ast.Raise)
 
 
@@ -195,9 +192,9 @@ def _own_lines(statement: ast.stmt) -> range:
     """The lines of a statement, without those of the statements in it."""
     body = getattr(statement, "body", None)
     if not body:
-        return _lines_of(statement.lineno, statement.end_lineno)
+        return _lines_of(statement)
     return range(statement.lineno, max(statement.lineno + 1, body[0].lineno))
 
 
-def _lines_of(first: int, last: int | None) -> range:
-    return range(first, (last or first) + 1)
+def _lines_of(node: ast.stmt | ast.expr) -> range:
+    return range(node.lineno, last_line_of(node) + 1)

@@ -14,6 +14,7 @@ import warnings
 from collections.abc import Iterable
 from pathlib import Path
 
+from vramlens.ground.source_code import last_line_of
 from vramlens.report.wording import visible
 from vramlens.trace import Frame
 
@@ -115,7 +116,7 @@ def _functions(text: str) -> list[tuple[int, int, str]]:
     return [
         (
             min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)]),
-            node.end_lineno or node.lineno,
+            last_line_of(node),
             node.name,
         )
         for node in ast.walk(tree)

@@ -10,6 +10,7 @@ from itertools import islice
 from types import FunctionType
 from typing import Any
 
+from vramlens.ground.source_code import last_line_of, last_name
 from vramlens.live.excuses.container_bounds import Growth
 from vramlens.live.excuses.key_types import key_types
 from vramlens.live.excuses.numbered_keys import asks_between
@@ -17,7 +18,7 @@ from vramlens.live.excuses.removal_calls import argument_of, calls_of
 from vramlens.live.excuses.removals import has_many_entries
 from vramlens.live.heap.objects import class_name, dict_items, elements_of, is_kind
 from vramlens.live.holder.keeper import Statements
-from vramlens.live.source.expressions import last_name, text_of
+from vramlens.live.source.expressions import text_of
 from vramlens.live.source.source_stores import Store
 
 _MOST_KEYS = 200
@@ -102,7 +103,7 @@ def _never_there(removal: Store, statements: Statements) -> str:
     if statements.was_seen_running(removal):
         return ""
     for guard in removal.guards:
-        last = guard.end_lineno or guard.lineno
+        last = last_line_of(guard)
         is_apart = last < removal.line and _asks_whether_in(guard, f"{removal.base}.{removal.name}")
         if is_apart and statements.shows_runs(removal.file, guard.lineno, last):
             return f"line {guard.lineno} asks whether it is there, and it never was"

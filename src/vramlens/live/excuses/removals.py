@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
+from vramlens.ground.source_code import last_name
 from vramlens.live.excuses.container_bounds import Growth
 from vramlens.live.excuses.numbered_keys import keeps_nearly_all
 from vramlens.live.excuses.removal_calls import calls_of, is_of_another_entry
@@ -18,7 +19,6 @@ from vramlens.live.source.expressions import (
     has_length_of,
     is_call_of,
     is_empty,
-    last_name,
     names_read,
     nodes_in,
     receiver_of,

@@ -14,6 +14,7 @@ import sys
 from typing import Any
 
 from vramlens.ground.program_errors import own_errors
+from vramlens.ground.source_code import last_line_of
 from vramlens.live.heap.looking_thread import looking_thread
 from vramlens.live.heap.objects import frames_from
 from vramlens.live.heap.tensors import TorchObjects
@@ -71,7 +72,7 @@ def block_around(statements: Statements) -> Keeper | None:
 
 
 def _encloses(statement: ast.stmt, line: int) -> bool:
-    return statement.lineno <= line <= (statement.end_lineno or statement.lineno)
+    return statement.lineno <= line <= last_line_of(statement)
 
 
 def _keeper_at(file: str, site: CallSite, score: int) -> Keeper:

@@ -15,6 +15,7 @@ import types
 from functools import lru_cache
 from itertools import islice, takewhile, zip_longest
 
+from vramlens.ground.source_code import last_line_of
 from vramlens.live.heap.objects import (
     code_of,
     frame_variables,
@@ -152,7 +153,7 @@ def _is_in_last_statement(code: types.CodeType, line: int) -> bool:
     body = _body_of(code)
     while body:
         last = body[-1]
-        if not last.lineno <= line <= (last.end_lineno or last.lineno):
+        if not last.lineno <= line <= last_line_of(last):
             return False
         if isinstance(last, (ast.Expr, ast.Return, ast.Assign, ast.Raise)):
             return True

@@ -7,11 +7,12 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from vramlens.ground.source_code import last_name
 from vramlens.leak.leak import LeakOwner
 from vramlens.live.heap.objects import code_of
 from vramlens.live.holder.keeper import Keeper, store_of
 from vramlens.live.holder.kept_value import Kept
-from vramlens.live.source.expressions import arguments_of, last_name, receiver_of, text_of
+from vramlens.live.source.expressions import arguments_of, receiver_of, text_of
 from vramlens.live.source.source_stores import CallSite, Module, Store, read_source
 from vramlens.live.source.source_tree import tree_of
 

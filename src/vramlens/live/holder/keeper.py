@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from vramlens.ground.place import Place
+from vramlens.ground.source_code import last_line_of
 from vramlens.live.heap.objects import (
     attributes_of,
     class_module,
@@ -338,7 +339,7 @@ class Statements(UsersSource):
     def function_has_run(self, file: str, function: Function) -> bool:
         """Whether a function is known to have run while lines were watched."""
         node = function.node
-        return node is not None and self.has_run(file, node.lineno, node.end_lineno or node.lineno)
+        return node is not None and self.has_run(file, node.lineno, last_line_of(node))
 
     def was_seen_running(self, store: Store) -> bool:
         """Whether a statement has run while lines were watched."""
@@ -425,9 +426,7 @@ def _reporting_line(kept: Any) -> tuple[str, int, str] | None:
     module = read_source(file) if is_users(file) else None
     sites = () if module is None else module.all_calls()
     around = [
-        site
-        for site in sites
-        if site.statement.lineno <= line <= (site.statement.end_lineno or site.statement.lineno)
+        site for site in sites if site.statement.lineno <= line <= last_line_of(site.statement)
     ]
     if not around:
         return None

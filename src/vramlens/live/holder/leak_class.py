@@ -7,12 +7,13 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from vramlens.ground.source_code import last_name
 from vramlens.live.heap.objects import class_module, class_name, class_order
 from vramlens.live.heap.search import Search
 from vramlens.live.holder.chain import Chain, Link
 from vramlens.live.holder.keeper import Keeper, Statements, store_of
 from vramlens.live.holder.registrations import is_hook_name, is_registered_hook
-from vramlens.live.source.expressions import last_name, nodes_in, receiver_of, text_of
+from vramlens.live.source.expressions import nodes_in, receiver_of, text_of
 from vramlens.live.source.source_stores import Store
 
 _NAMED = ("attribute", "class attribute", "global", "variable")

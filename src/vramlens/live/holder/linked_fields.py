@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from vramlens.ground.source_code import last_name
 from vramlens.live.heap.objects import (
     attributes_of,
     class_dict,
@@ -22,7 +23,7 @@ from vramlens.live.heap.objects import (
     elements_of,
     is_kind,
 )
-from vramlens.live.source.expressions import is_empty, last_name
+from vramlens.live.source.expressions import is_empty
 from vramlens.live.source.source_stores import CallSite, Module, Store
 from vramlens.live.source.users_source import UsersSource
 

@@ -8,6 +8,7 @@ import ast
 import types
 from collections.abc import Iterator
 
+from vramlens.ground.source_code import last_name
 from vramlens.leak.fixes import fix_of_class
 from vramlens.leak.leak import LeakOwner
 from vramlens.live.heap.objects import (
@@ -23,7 +24,7 @@ from vramlens.live.holder.chain import Chain
 from vramlens.live.holder.keeper import Keeper, store_of, stored_source
 from vramlens.live.holder.keeper_position import is_table, linking_step
 from vramlens.live.holder.kept_value import Kept
-from vramlens.live.source.expressions import last_name, names_in, names_read
+from vramlens.live.source.expressions import names_in, names_read
 from vramlens.live.source.source_stores import Store
 from vramlens.live.source.source_tree import tree_of
 from vramlens.units import counted

@@ -8,11 +8,11 @@ import types
 from collections.abc import Iterator
 from itertools import chain
 
+from vramlens.ground.source_code import last_line_of, last_name
 from vramlens.live.source.expressions import (
     arguments_of,
     hands_over,
     is_made_by,
-    last_name,
     names_read,
     text_of,
 )
@@ -58,8 +58,7 @@ def _names_function(argument: ast.expr, function_name: str, line: int) -> bool:
     if isinstance(argument, ast.Name | ast.Attribute):
         return last_name(argument) == last
     if isinstance(argument, ast.Lambda):
-        end = argument.end_lineno or argument.lineno
-        is_itself = last == "<lambda>" and argument.lineno <= line <= end
+        is_itself = last == "<lambda>" and argument.lineno <= line <= last_line_of(argument)
         return is_itself or last in names_read(argument)
     if isinstance(argument, ast.Call):  # a maker of hooks, a partial
         outer = set(function_name.split(".")) - {"<lambda>", ""}

@@ -8,9 +8,10 @@ import ast
 from collections.abc import Iterator
 from itertools import chain
 
+from vramlens.ground.source_code import last_name
 from vramlens.live.holder.keeper import Keeper
 from vramlens.live.holder.kept_value import Kept
-from vramlens.live.source.expressions import last_name, names_read
+from vramlens.live.source.expressions import names_read
 from vramlens.live.source.source_stores import Store, read_source
 from vramlens.live.source.source_tree import loop_around
 from vramlens.live.source.statement_scores import ends_its_call, is_removal, takes_from

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import Field, fields
 from typing import Any
 
+from vramlens.ground.source_code import last_name
 from vramlens.live.heap.objects import (
     attributes_of,
     class_dict,
@@ -22,7 +23,6 @@ from vramlens.live.heap.objects import (
 from vramlens.live.holder.chain import Link
 from vramlens.live.holder.keeper import Keeper, store_of
 from vramlens.live.holder.kept_value import SPREADING, Kept
-from vramlens.live.source.expressions import last_name
 
 _LONGEST_SOURCE = 60
 

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
+from vramlens.ground.source_code import last_name
 from vramlens.live.heap.objects import attributes_of
 from vramlens.live.source.bounds import known_number
-from vramlens.live.source.expressions import last_name, names_read, text_of
+from vramlens.live.source.expressions import names_read, text_of
 from vramlens.live.source.source_stores import Module, Store, read_source
 from vramlens.live.source.source_tree import tree_of
 

@@ -8,6 +8,8 @@ import ast
 from collections.abc import Iterable, Iterator
 from itertools import chain
 
+from vramlens.ground.source_code import last_name
+
 _OWN_NAMESPACES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 _EMPTY_MAKERS = ("list", "dict", "set", "deque", "defaultdict", "OrderedDict", "Counter")
 
@@ -33,13 +35,6 @@ def names_read(expression: ast.AST) -> set[str]:
     nodes = list(ast.walk(expression))
     names = {node.id for node in nodes if isinstance(node, ast.Name)}
     return names | {node.attr for node in nodes if isinstance(node, ast.Attribute)}
-
-
-def last_name(expression: ast.AST) -> str:
-    """``c`` of ``a.b.c``, ``x`` of ``x``; empty for all else."""
-    if isinstance(expression, ast.Attribute):
-        return expression.attr
-    return expression.id if isinstance(expression, ast.Name) else ""
 
 
 def is_call_of(node: ast.AST, function: str) -> bool:

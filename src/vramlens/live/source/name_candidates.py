@@ -9,9 +9,10 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from vramlens.ground.source_code import last_name
 from vramlens.live.heap.objects import is_users
 from vramlens.live.source.callers_names import names_of_callers
-from vramlens.live.source.expressions import last_name, receiver_of
+from vramlens.live.source.expressions import receiver_of
 from vramlens.live.source.searched_names import SearchedName, code_for
 from vramlens.live.source.source_stores import Function, Module, Store, read_source
 from vramlens.live.source.statement_scores import NAMING_METHODS, class_around, is_among

@@ -15,7 +15,7 @@ from functools import lru_cache
 from itertools import chain
 from typing import NamedTuple
 
-from vramlens.ground.source_code import parsed
+from vramlens.ground.source_code import last_name, parsed
 from vramlens.live.source.expressions import (
     arguments_of,
     bound_in,
@@ -23,7 +23,6 @@ from vramlens.live.source.expressions import (
     is_empty,
     is_own_slice,
     keys_of,
-    last_name,
     names_in,
     own_expressions,
     receiver_of,

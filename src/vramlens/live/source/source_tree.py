@@ -5,10 +5,7 @@ from __future__ import annotations
 import ast
 from functools import lru_cache
 
-from vramlens.ground.source_code import parsed_file
-
-_FUNCTIONS = ast.FunctionDef, ast.AsyncFunctionDef
-_LOOPS = ast.For, ast.AsyncFor, ast.While
+from vramlens.ground.source_code import FUNCTIONS, LOOPS, parsed_file
 
 
 @lru_cache(maxsize=64)
@@ -26,9 +23,9 @@ def loop_around(file: str, line: int) -> ast.For | ast.AsyncFor | ast.While | No
     """The innermost loop of its own function that a line is in; None where it is in none."""
     tree = tree_of(file)
     around = [] if tree is None else [node for node in ast.walk(tree) if _holds(node, line)]
-    functions = [node for node in around if isinstance(node, _FUNCTIONS)]
+    functions = [node for node in around if isinstance(node, FUNCTIONS)]
     begin = max((node.lineno for node in functions), default=0)
-    loops = [node for node in around if isinstance(node, _LOOPS) and node.lineno > begin]
+    loops = [node for node in around if isinstance(node, LOOPS) and node.lineno > begin]
     return max(loops, key=lambda node: node.lineno, default=None)
 
 

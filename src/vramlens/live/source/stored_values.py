@@ -13,7 +13,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from vramlens.ground.place import Place
-from vramlens.live.source.expressions import last_name, receiver_of, text_of
+from vramlens.ground.source_code import last_name
+from vramlens.live.source.expressions import receiver_of, text_of
 from vramlens.live.source.source_stores import Function, Module, Store, read_source
 from vramlens.live.source.users_source import UsersSource
 

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
-from vramlens.live.source.expressions import last_name
+from vramlens.ground.source_code import last_name
 from vramlens.live.source.source_stores import Store
 from vramlens.live.source.source_tree import tree_of
 

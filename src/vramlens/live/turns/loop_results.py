@@ -12,11 +12,11 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from vramlens.ground.source_code import FUNCTIONS, LOOPS, last_line_of, last_name
 from vramlens.ground.verdict import Verdict
 from vramlens.leak.leak import LeakOwner
 from vramlens.live.growth.pace import RARE
 from vramlens.live.leaks.leak_report import LeakReport, LiveLeak
-from vramlens.live.source.expressions import last_name
 from vramlens.live.source.source_tree import tree_of
 from vramlens.live.source.whole_reads import (
     combines_all,
@@ -26,8 +26,6 @@ from vramlens.live.source.whole_reads import (
     uses_all,
 )
 
-_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
-_LOOPS = (ast.For, ast.AsyncFor, ast.While)
 _Loop = ast.For | ast.AsyncFor | ast.While
 IsUse = Callable[[ast.AST, str, type[ast.expr]], bool]
 """Whether a node uses all of a variable, or an attribute, of a name."""
@@ -112,8 +110,8 @@ def _first_use_elsewhere(body: ast.Module, owner: LeakOwner, is_use: IsUse) -> t
     holder, _, name = path.rpartition(".")
     scope = _scope_of(body, owner.line)
     lines = sorted(_lines_that_use(body, holder, name, is_use)) if holder else []
-    loop_ends = (_last_line(loop) for loop in _loops_around(scope, owner.line))
-    last_line = max(loop_ends, default=0) or _last_line_of(scope)
+    loop_ends = (last_line_of(loop) for loop in _loops_around(scope, owner.line))
+    last_line = max(loop_ends, default=0) or _end_of_scope(scope)
     uses = (use for use in lines if use > last_line or not is_around(scope, use))
     return path, next(uses, 0)
 
@@ -157,7 +155,7 @@ def _places_up(body: ast.Module, line: int) -> list[tuple[ast.AST, int]]:
         line = waiting.pop()
         scope = _scope_of(body, line)
         places.append((scope, line))
-        if isinstance(scope, _FUNCTIONS):
+        if isinstance(scope, FUNCTIONS):
             calls = list(_lines_that_call(body, scope.name))
             if not calls or len(places) > _MOST_PLACES:
                 return []
@@ -177,18 +175,14 @@ def _loops_around(scope: ast.AST, line: int) -> list[_Loop]:
 
 
 def _ends_a_loop_before(scope: ast.AST, line: int) -> bool:
-    return any(_last_line(loop) < line for loop in _loops_in(scope))
+    return any(last_line_of(loop) < line for loop in _loops_in(scope))
 
 
 def _loops_in(scope: ast.AST) -> Iterator[_Loop]:
-    return (node for node in _within(scope) if isinstance(node, _LOOPS))
+    return (node for node in _within(scope) if isinstance(node, LOOPS))
 
 
-def _last_line(loop: _Loop) -> int:
-    return loop.end_lineno or loop.lineno
-
-
-def _last_line_of(scope: ast.AST) -> int:
+def _end_of_scope(scope: ast.AST) -> int:
     return int(getattr(scope, "end_lineno", 0) or 0)
 
 
@@ -199,7 +193,7 @@ def _lines_that_use(body: ast.Module, holder: str, name: str, is_use: IsUse) -> 
     for node in ast.walk(body):
         if is_use(node, name, ast.Attribute):
             yield line_of(node)
-        if isinstance(node, _FUNCTIONS) and node.name == holder:
+        if isinstance(node, FUNCTIONS) and node.name == holder:
             yield from (line_of(part) for part in _within(node) if is_use(part, name, ast.Name))
 
 
@@ -211,7 +205,7 @@ def _use_after_loop(owner: LeakOwner, is_use: IsUse) -> int:
     if body is None:
         return 0
     scope = _scope_of(body, owner.line)
-    last_line = max((_last_line(loop) for loop in _loops_around(scope, owner.line)), default=0)
+    last_line = max((last_line_of(loop) for loop in _loops_around(scope, owner.line)), default=0)
     if not last_line:
         return 0
     variable, nodes = _variable_of(owner), list(_within(scope))
@@ -223,7 +217,7 @@ def _use_after_loop(owner: LeakOwner, is_use: IsUse) -> int:
 
 def _scope_of(body: ast.Module, line: int) -> ast.AST:
     """The innermost function around a line; the module where there is none."""
-    functions = (node for node in ast.walk(body) if isinstance(node, _FUNCTIONS))
+    functions = (node for node in ast.walk(body) if isinstance(node, FUNCTIONS))
     around = [node for node in functions if is_around(node, line)]
     return around[-1] if around else body
 
@@ -232,5 +226,5 @@ def _within(scope: ast.AST) -> Iterator[ast.AST]:
     """Yields what is in a function or module, and not in a function inside of it."""
     for node in ast.iter_child_nodes(scope):
         yield node
-        if not isinstance(node, _FUNCTIONS):
+        if not isinstance(node, FUNCTIONS):
             yield from _within(node)

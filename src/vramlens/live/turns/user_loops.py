@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from os.path import basename
 from types import CodeType, FrameType
 
+from vramlens.ground.source_code import LOOPS, last_line_of
 from vramlens.live.heap.objects import is_users
 from vramlens.live.source.source_tree import tree_of
 
@@ -50,7 +51,7 @@ def _loops_in(file: str) -> dict[int, Loop]:
     tree = tree_of(file)
     statements = () if tree is None else ast.walk(tree)
     return {
-        node.lineno: Loop(file, node.lineno, node.end_lineno or node.lineno)
+        node.lineno: Loop(file, node.lineno, last_line_of(node))
         for node in statements
-        if isinstance(node, (ast.For, ast.AsyncFor, ast.While))
+        if isinstance(node, LOOPS)
     }

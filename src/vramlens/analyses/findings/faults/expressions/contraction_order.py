@@ -17,7 +17,6 @@ from vramlens.analyses.finding import Finding
 from vramlens.analyses.findings.faults.expressions.costly_expression import shown
 from vramlens.analyses.findings.faults.expressions.expression_parts import (
     assigned_name,
-    called,
     operands,
     same_text,
     value_of,
@@ -26,6 +25,7 @@ from vramlens.analyses.findings.faults.expressions.expression_parts import (
 )
 from vramlens.analyses.scene import Scene, after_failure
 from vramlens.ground.place import Place
+from vramlens.ground.source_code import called
 from vramlens.ground.verdict import Verdict
 from vramlens.units import format_size
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from vramlens.ground.source_code import parsed
+from vramlens.ground.source_code import called, parsed
 
 _MODULES = frozenset({"torch", "F", "functional", "np", "linalg", "special", "distributions"})
 """Names before a function that are no operand of it."""
@@ -31,14 +31,6 @@ def assigned_name(text: str) -> str:
     targets = statement.targets if isinstance(statement, ast.Assign) else []
     names = [target.id for target in targets if isinstance(target, ast.Name)]
     return names[0] if len(names) == len(targets) == 1 else ""
-
-
-def called(node: ast.expr) -> str:
-    """The last name of a call's function: ``sum`` of ``x.sum(1)`` and of ``torch.sum(x)``; "" of what is no call."""
-    function = node.func if isinstance(node, ast.Call) else None
-    if isinstance(function, ast.Attribute):
-        return function.attr
-    return function.id if isinstance(function, ast.Name) else ""
 
 
 def operands(node: ast.expr) -> list[ast.expr]:

@@ -13,7 +13,6 @@ from vramlens.analyses.attribution.named_shapes import Shape
 from vramlens.analyses.findings.faults.expressions.expression_parts import (
     argument,
     assigned_name,
-    called,
     is_constant,
     operands,
     same_text,
@@ -23,6 +22,7 @@ from vramlens.analyses.findings.faults.expressions.expression_parts import (
 )
 from vramlens.analyses.findings.faults.expressions.expression_uses import ExpressionUse
 from vramlens.analyses.scene import Scene
+from vramlens.ground.source_code import called
 from vramlens.units import MIB
 
 _ANY = re.compile("")

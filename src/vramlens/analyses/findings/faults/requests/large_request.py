@@ -14,7 +14,6 @@ from vramlens.analyses.attribution.phases import LINEAR_FORWARD
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.findings.faults.expressions.costly_expression import use_at_the_end
 from vramlens.analyses.findings.faults.expressions.expression_parts import (
-    called,
     is_constant,
     operands,
     value_of,
@@ -22,6 +21,7 @@ from vramlens.analyses.findings.faults.expressions.expression_parts import (
 from vramlens.analyses.scene import Scene
 from vramlens.ground.allocator_sizes import block_size
 from vramlens.ground.place import Place, base_name
+from vramlens.ground.source_code import called
 from vramlens.ground.verdict import Verdict
 from vramlens.trace import OutOfMemory
 from vramlens.units import format_size
