@@ -7,7 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vramlens import UsageError
-from vramlens.units import GIB, KIB, MIB, format_duration, format_size, parse_size
+from vramlens.units import (
+    GIB,
+    KIB,
+    MIB,
+    agreeing,
+    counted,
+    format_duration,
+    format_size,
+    parse_size,
+)
 
 FACTORS = {
     "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40,
@@ -89,3 +98,10 @@ def test_what_is_larger_than_all_memory(text: str) -> None:
 )  # fmt: skip
 def test_durations_have_three_digits(nanoseconds: float, printed: str) -> None:
     assert format_duration(nanoseconds) == printed
+
+
+@pytest.mark.parametrize(
+    ("number", "words"), [(0, "0 holes are"), (1, "1 hole is"), (2, "2 holes are")]
+)
+def test_words_agree_with_their_number(number: int, words: str) -> None:
+    assert f"{counted(number, 'hole')} {agreeing(number, 'is', 'are')}" == words

@@ -93,7 +93,12 @@ def format_size(size_bytes: int | float) -> str:
 
 def counted(number: int, noun: str, plural: str | None = None) -> str:
     """A number with its noun: ``1 hole``, ``3,000 holes``."""
-    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+    return f"{number:,} {agreeing(number, noun, plural or noun + 's')}"
+
+
+def agreeing(number: int, singular: str, plural: str) -> str:
+    """The form of a word for so many: ``is`` of 1, ``are`` of all other numbers."""
+    return singular if number == 1 else plural
 
 
 def format_duration(nanoseconds: int | float) -> str:

@@ -44,3 +44,8 @@ class Finding:
     extent: Extent | None = field(default=None, compare=False, repr=False)
     recurs: bool = field(default=False, compare=False, repr=False)
     limits: tuple[str, ...] = ()
+
+    @property
+    def size_bytes(self) -> int:
+        """The bytes that it is about, as a number to compare: 0 where the input cannot tell."""
+        return self.bytes or 0

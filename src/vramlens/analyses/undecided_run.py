@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from vramlens.units import format_size, listed
+from vramlens.units import agreeing, format_size, listed
 
 if TYPE_CHECKING:
     from vramlens.trace import DecisionsMeta
@@ -14,13 +14,13 @@ _MOST_PLACES = 3
 
 def decisions_sentence(decisions: DecisionsMeta) -> str:
     """Which lines made-up numbers decide, and what a run may need instead."""
-    start = "A made-up number" if len(decisions.places) == 1 else "Made-up numbers"
+    start = agreeing(len(decisions.places), "A made-up number", "Made-up numbers")
     return f"{start} {meaning_of(decisions)}."
 
 
 def meaning_of(decisions: DecisionsMeta) -> str:
     """The same from its verb on."""
-    verb = "decides" if len(decisions.places) == 1 else "decide"
+    verb = agreeing(len(decisions.places), "decides", "decide")
     places = listed([f"{file}:{line}" for file, line in decisions.places], _MOST_PLACES)
     return f"{verb} {places}: {_consequence(decisions)}"
 

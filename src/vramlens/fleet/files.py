@@ -28,7 +28,7 @@ from vramlens.fleet.rank_files import (
 )
 from vramlens.fleet.summary_file import ENDING, UnreadSummary, open_summary
 from vramlens.ranks import RankSummary
-from vramlens.units import counted, listed
+from vramlens.units import agreeing, counted, listed
 
 _MOST_NAMED = 5
 _NEITHER = "neither a recording nor a flight record"
@@ -425,8 +425,8 @@ def _note_of_earlier(recordings: Mapping[int, CandidateFile]) -> list[str]:
     ]
     if not earlier:
         return []
-    subject = "rank" if len(earlier) == 1 else "ranks"
-    verb = "was" if len(earlier) == 1 else "were"
+    subject = agreeing(len(earlier), "rank", "ranks")
+    verb = agreeing(len(earlier), "was", "were")
     return [
         f"{subject} {listed(earlier, _MOST_NAMED)} {verb} written before other ranks of the "
         "same machine started: from an earlier run?"

@@ -13,7 +13,7 @@ from vramlens.analyses.profile.operators import own_times
 from vramlens.api import load
 from vramlens.errors import InputError
 from vramlens.foreign_text import visible
-from vramlens.units import format_duration, listed
+from vramlens.units import agreeing, format_duration, listed
 
 _MOST_NAMED = 8
 _TIMES_LONGER = 1.3
@@ -72,7 +72,8 @@ def _operator_notes(times: Mapping[int, RankTimes]) -> Iterator[str]:
     for name, ranks in _longer_operators(times).items():
         usual = statistics.median(times[rank].own_ns.get(name, 0) for rank in times)
         longest = max(ranks, key=lambda rank: times[rank].own_ns[name])
-        subject = f"rank{'s' if len(ranks) > 1 else ''} {listed(sorted(ranks), _MOST_NAMED)}"
+        noun = agreeing(len(ranks), "rank", "ranks")
+        subject = f"{noun} {listed(sorted(ranks), _MOST_NAMED)}"
         yield (
             f"{subject}: {visible(name)} takes longer by itself,"
             f" {format_duration(times[longest].own_ns[name])} (usual: {format_duration(int(usual))})"

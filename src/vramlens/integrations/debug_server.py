@@ -18,7 +18,7 @@ import json
 from typing import Any
 
 from vramlens.errors import UsageError
-from vramlens.units import format_size
+from vramlens.units import agreeing, format_size
 
 _WORKER = "vramlens_memory"
 _MARGIN = 1.02
@@ -133,7 +133,7 @@ def page_text(answers: list[str | None]) -> str:
     silent = [str(rank) for rank, answer in read.items() if answer is None]
     lines = _verdict(answered)
     if silent:
-        noun = "rank" if len(silent) == 1 else "ranks"
+        noun = agreeing(len(silent), "rank", "ranks")
         lines.append(f"No answer from {noun} {', '.join(silent[:20])}.")
     for rank, answer in answered.items():
         lines += ["", f"=== rank {rank} ===", str(answer.get("text", ""))]

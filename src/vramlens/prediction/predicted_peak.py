@@ -17,7 +17,7 @@ from vramlens.cards.card_room import CardRoom, PredictionMargins
 from vramlens.cards.known_cards import Card, card_label
 from vramlens.ground.wrapped_lines import wrapped_lines
 from vramlens.trace import DecisionsMeta
-from vramlens.units import GIB, counted, format_size, listed
+from vramlens.units import GIB, agreeing, counted, format_size, listed
 
 if TYPE_CHECKING:
     from vramlens.prediction.full_cards.card_failure import CardFailure
@@ -261,7 +261,7 @@ def outside_words(outside_bytes: tuple[int, int]) -> str:
 def _outside_lines(cards: tuple[CardFit, ...], outside_bytes: tuple[int, int]) -> Iterator[str]:
     """What of a card is not for PyTorch, so that a range below its size need not fit it."""
     if cards and outside_bytes[1]:
-        which = "of it" if len(cards) == 1 else "of each card"
+        which = agreeing(len(cards), "of it", "of each card")
         yield (
             f"    {outside_words(outside_bytes)} {which} also go to the CUDA context and libraries"
         )
@@ -279,7 +279,7 @@ def _full_card_lines(prediction: Prediction) -> Iterator[str]:
         if high + prediction.outside_bytes[1] > card.total_bytes
     )
     if sizes:
-        fit = "fits" if len(sizes) == 1 else "fit"
+        fit = agreeing(len(sizes), "fits", "fit")
         yield (
             f"    {_named_cards(sizes, '')} {fit} at {format_size(high)}, too: on a full card PyTorch"
             " frees cached blocks"
@@ -307,7 +307,7 @@ def _made_up_lines(prediction: Prediction) -> Iterator[str]:
     yield "  numbers that the script prints are made up: tensors have no values"
     near = tuple((near_path(file), line) for file, line in prediction.decisions)
     if near:
-        number_words = "such a number" if len(near) == 1 else "such numbers"
+        number_words = agreeing(len(near), "such a number", "such numbers")
         decided = DecisionsMeta(near, prediction.sure_bytes, prediction.turns_are_open)
         yield f"  {number_words} {meaning_of(decided)}"
     yield from _turn_lines(prediction.turns)
@@ -335,7 +335,7 @@ def near_path(file: str) -> str:
 
 
 def _cost_of(retries: int) -> str:
-    determiner = "the" if retries == 1 else "each"
+    determiner = agreeing(retries, "the", "each")
     return f"{determiner} retry frees PyTorch's cache and costs time"
 
 

@@ -62,7 +62,7 @@ def shared_avoidable_uses(ranks: Sequence[RankSummary]) -> tuple[Finding, ...]:
     """
     shared = [uses for uses in _alike(ranks).values() if len(uses) > max(1, len(ranks) / 2)]
     findings = [*(_shared(uses, len(ranks)) for uses in shared), *whole_parameters(ranks)]
-    return tuple(sorted(findings, key=lambda finding: -(finding.bytes or 0)))
+    return tuple(sorted(findings, key=lambda finding: -finding.size_bytes))
 
 
 def _alike(ranks: Iterable[RankSummary]) -> dict[str, list[AvoidableUse]]:

@@ -15,7 +15,7 @@ from vramlens.ranks.rank_failures import FailureOrder
 from vramlens.ranks.rank_summary import RankSummary
 from vramlens.ranks.rank_words import DEFAULT_SETTINGS, named
 from vramlens.trace.flight import FlightRecord
-from vramlens.units import GIB, format_size
+from vramlens.units import GIB, agreeing, format_size
 
 _FEWEST_TOLD = 3
 """Of fewer ranks that say something none is usual."""
@@ -170,7 +170,7 @@ def note_of_slow_ranks(ranks: Sequence[RankSummary], differing: Collection[int])
     if not slow or len(slow) * 2 >= len(times_us):
         return []
     worst = max(slow, key=lambda rank: times_us[rank])
-    verb = "takes" if len(slow) == 1 else "take"
+    verb = agreeing(len(slow), "takes", "take")
     memory = _memory_of_slow_ranks(set(slow), set(differing))
     return [
         f"{named(slow)} {verb} longer for a step: {times_us[worst] / 1000:,.1f} ms on rank {worst},"
@@ -188,7 +188,7 @@ def note_of_pinned_memory(ranks: Sequence[RankSummary]) -> list[str]:
     most = [rank for rank, size in pinned.items() if size >= least_bytes]
     if not most or 2 * len(most) >= len(pinned):
         return []
-    verb = "keeps" if len(most) == 1 else "keep"
+    verb = agreeing(len(most), "keeps", "keep")
     worst = max(most, key=pinned.__getitem__)
     return [
         f"{named(most)} {verb} more page-locked memory of the host: {format_size(pinned[worst])} on"
@@ -229,7 +229,7 @@ def note_of_settings(
 
 
 def _settings_text(ranks: Sequence[int], conf: str | None, usual: str | None) -> str:
-    verb = "has" if len(ranks) == 1 else "have"
+    verb = agreeing(len(ranks), "has", "have")
     return (
         f"{named(ranks)} {verb} other allocator settings: {conf or DEFAULT_SETTINGS};"
         f" the others: {usual or DEFAULT_SETTINGS}"

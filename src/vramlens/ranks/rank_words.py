@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from vramlens.units import joined
+from vramlens.units import agreeing, joined
 
 DEFAULT_SETTINGS = "PyTorch's own"
 """Of an allocator, where the user has set none."""
@@ -32,7 +32,7 @@ def named(ranks: Sequence[int]) -> str:
     if len(words) > _MOST_SPANS:
         unnamed = len(words) - (_MOST_SPANS - 1)
         words = [*words[: _MOST_SPANS - 1], f"{unnamed} more"]
-    noun = "rank" if len(ranks) == 1 else "ranks"
+    noun = agreeing(len(ranks), "rank", "ranks")
     return f"{noun} {joined(words)}"
 
 

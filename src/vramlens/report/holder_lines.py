@@ -13,6 +13,7 @@ from rich.text import Text
 from vramlens.report.holders import HeldMemory, HolderRow
 from vramlens.report.layout import Layout, left, right
 from vramlens.report.wording import place_name
+from vramlens.units import agreeing
 
 _WIDTH_FOR_COUNTS = 70
 _NARROWEST_NAME = 12
@@ -122,7 +123,7 @@ def _name(row: HolderRow, layout: Layout, width: int) -> str:
 def _below(row: HolderRow, layout: Layout, most_frames: int) -> list[str]:
     """What is said of a row below it: the names of its tensors, the callers of its stack."""
     if row.tensors and most_frames > 2:
-        kind = "tensor" if len(row.tensors) == 1 else "tensors"
+        kind = agreeing(len(row.tensors), "tensor", "tensors")
         return [
             f"      {layout.from_right(f'{kind}: ' + ', '.join(row.tensors), layout.width - 6)}"
         ]

@@ -88,6 +88,13 @@ def place_name(place: Location) -> str:
     return visible(place.file) + _line_and_function(place)
 
 
+def at_place(place: Location | None) -> str:
+    """The end of a sentence that says where: `` at train/model.py:39 in forward``; "" where that is
+    not known.
+    """
+    return f" at {place_name(place)}" if place is not None else ""
+
+
 def short_place_name(place: Location) -> str:
     """``model.py:39 in forward``: the last part of the path only."""
     return visible(base_name(place.file) or place.file) + _line_and_function(place)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from vramlens.analyses.compare.compared_run import HISTORY_SHARE
 from vramlens.analyses.finding import Finding
-from vramlens.units import counted, format_size, listed
+from vramlens.units import agreeing, counted, format_size, listed
 
 GROWTH_SHARE = 0.05
 """Bytes a step are known to so much: a smaller difference is none."""
@@ -234,12 +234,12 @@ def _named(ranks: Sequence[int]) -> str:
     return f"{len(ranks):,} ranks ({listed(ranks, _MOST_NAMED)})"
 
 
-def _runs(ranks: Sequence[int]) -> str:
-    return "runs" if len(ranks) == 1 else "run"
-
-
 def is_telling(change: RankChange) -> bool:
     """True where the requested peak changed by more than runs of one program do."""
     if change.before is None or change.after is None:
         return False
     return abs(change.change_bytes) > HISTORY_SHARE * change.before.requested_bytes
+
+
+def _runs(ranks: Sequence[int]) -> str:
+    return agreeing(len(ranks), "runs", "run")

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from vramlens.read.oom.oom_text import OomMessage
-from vramlens.units import format_size
+from vramlens.units import agreeing, format_size
 
 _MOST_RUNS = 6
 
@@ -59,8 +59,7 @@ def _names(who: list[tuple[int | None, int | None]]) -> str:
     devices = sorted({device for _, device in who if device is not None})
     by_rank = ""
     if ranks:
-        noun = "rank" if len(ranks) == 1 else "ranks"
-        by_rank = f"{noun} {_runs(ranks)}"
+        by_rank = f"{agreeing(len(ranks), 'rank', 'ranks')} {_runs(ranks)}"
     if not devices:
         return by_rank
     by_device = f"GPU {_runs(devices)}"

@@ -97,7 +97,7 @@ def ranked(
     """
 
     def rank(finding: Finding) -> tuple[bool, float, float, int]:
-        size_bytes = finding.bytes or 0
+        size_bytes = finding.size_bytes
         weight = _WEIGHT_OF_POSSIBLE if finding.verdict == Verdict.POSSIBLE else 1.0
         importance = _importance(finding, rows, peak_bytes) if failed else math.inf
         is_last = finding.verdict == Verdict.NOT_A_PROBLEM or finding.fix is None
@@ -110,7 +110,7 @@ def _importance(finding: Finding, rows: Rows, peak_bytes: int) -> float:
     row = rows.get(finding.id)
     if row is None or row.importance is None:
         return math.inf
-    if (finding.bytes or 0) < row.important_from_share * peak_bytes:
+    if finding.size_bytes < row.important_from_share * peak_bytes:
         return math.inf
     return row.importance
 
@@ -125,8 +125,9 @@ def with_finding(
     if takes_place_of in ids:
         position = ids.index(takes_place_of)
         return (*findings[:position], finding, *findings[position + 1 :])
-    size_bytes = finding.bytes or 0
-    saves_less = [earlier.fix is None or (earlier.bytes or 0) < size_bytes for earlier in findings]
+    saves_less = [
+        earlier.fix is None or earlier.size_bytes < finding.size_bytes for earlier in findings
+    ]
     position = saves_less.index(True) if True in saves_less else len(findings)
     return (*findings[:position], finding, *findings[position:])
 

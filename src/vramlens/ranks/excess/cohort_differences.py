@@ -23,7 +23,7 @@ from vramlens.ranks.peers.usual import Usual
 from vramlens.ranks.rank_difference import LEAST_BYTES, STAGE_SHARE, RankDifference
 from vramlens.ranks.rank_summary import LineUse, RankSummary
 from vramlens.ranks.rank_words import named
-from vramlens.units import format_size
+from vramlens.units import agreeing, format_size
 
 _Kind = tuple[bool, bool]
 """Whether a cohort trains, and whether it keeps nothing for a backward pass."""
@@ -89,7 +89,7 @@ class CohortComparison:
         if not by_layout:
             return []
         highest = max(by_layout, key=lambda cohort: cohort.more)
-        verb = "holds" if len(highest.members) == 1 else "hold"
+        verb = agreeing(len(highest.members), "holds", "hold")
         return [
             f"{named(highest.members)} {verb} {format_size(highest.more)} more than a typical stage"
             f" by the layout of the pipeline ({_parts(highest.layout)})"

@@ -12,6 +12,7 @@ from vramlens.ground.verdict import Verdict
 from vramlens.ranks.flights.collectives import CollectiveProblem
 from vramlens.ranks.rank_difference import RankDifference
 from vramlens.ranks.rank_words import named
+from vramlens.units import agreeing
 
 _MOST_CALLS = 4
 _TITLES = {
@@ -76,7 +77,7 @@ class Desyncs:
             elif _are_gone(rows, self.failed):
                 yield f"{_waiting(rows)}, which had failed"
             elif group in self._causes:
-                verb = "waits" if sum(row.suspected for row in rows) == 1 else "wait"
+                verb = agreeing(sum(row.suspected for row in rows), "waits", "wait")
                 yield f"{_waiting(rows)}, which {verb} in process group {self._causes[group]}"
         for one, other in combinations(self._groups, 2):
             if _wait_for_each_other(self._groups[one], self._groups[other]):
@@ -168,7 +169,7 @@ def _are_gone(rows: Sequence[CollectiveProblem], failed: Set[int]) -> bool:
 def _waiting(rows: Sequence[CollectiveProblem]) -> str:
     gone = named([row.rank for row in rows if row.suspected])
     waiting = [row for row in rows if not row.suspected]
-    verb = "waits" if len(waiting) == 1 else "wait"
+    verb = agreeing(len(waiting), "waits", "wait")
     call = f"call {rows[0].seq} of process group {rows[0].group}"
     return f"{named([row.rank for row in waiting])} {verb} in {call} for {gone}"
 

@@ -12,7 +12,7 @@ from vramlens.ground.wrapped_lines import WIDTH, wrapped_lines
 from vramlens.recovery.comparing.strategy_figure import figure_svg
 from vramlens.recovery.comparing.strategy_row import StrategyRow
 from vramlens.schema import SCHEMA
-from vramlens.units import counted, format_size
+from vramlens.units import agreeing, counted, format_size
 from vramlens.whole_file import whole_file
 
 _HEADING = ("strategy", "allocated", "reserved", "step", "loss", "gradient", "effort")
@@ -173,7 +173,7 @@ class StrategyTable:
         if not rows:
             return []
         names = ", ".join(row.name for row in rows)
-        verb = "needs" if len(rows) == 1 else "need"
+        verb = agreeing(len(rows), "needs", "need")
         return wrapped_lines(
             f"    {names}: {verb} the same as the default: already in use, or without effect at the peak"
         )

@@ -224,7 +224,7 @@ def missing_bytes(need: Need, capacity_bytes: int | None) -> int:
 
 def with_shortage(finding: Finding, missing: int) -> Finding:
     """The finding, with a word on what is still missing after its fix."""
-    saved = finding.bytes or 0
+    saved = finding.size_bytes
     is_all = finding.id in _SAVINGS and not finding.recurs
     if not is_all or finding.fix is None or not 0 < saved < missing:
         return finding

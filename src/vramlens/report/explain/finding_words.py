@@ -25,7 +25,7 @@ from vramlens.report.wording import (
     with_stake,
     with_verdict,
 )
-from vramlens.units import counted, format_size
+from vramlens.units import agreeing, counted, format_size
 
 if TYPE_CHECKING:
     from vramlens.analyses.explanation import Explanation, OomVerdict
@@ -157,7 +157,7 @@ def steps_sentence(explanation: Explanation) -> str:
         return f"{counted_steps}."
     if max(peaks) - min(peaks) <= max(peaks) // 100:
         return (
-            f"{counted_steps}. {'Its' if len(peaks) == 1 else 'Each'} peak: {format_size(max(peaks))} "
+            f"{counted_steps}. {agreeing(len(peaks), 'Its', 'Each')} peak: {format_size(max(peaks))} "
             f"requested.{from_zero}"
         )
     shown = [

@@ -29,7 +29,7 @@ from vramlens.report.leaks.leak_claim import (
     sampled_claim,
 )
 from vramlens.report.text import DIM
-from vramlens.report.wording import and_more, place_name, quoted, steps_found_by, visible
+from vramlens.report.wording import and_more, at_place, place_name, quoted, steps_found_by, visible
 from vramlens.units import counted, format_size
 
 if TYPE_CHECKING:
@@ -207,7 +207,7 @@ def _small(report: RecordedLeakReport) -> Iterator[str]:
     if not small:
         return
     largest = max(small, key=lambda leak: leak.bytes_per_step)
-    where = f" at {place_name(largest.place)}" if largest.place is not None else ""
+    where = at_place(largest.place)
     opening = "Too small to matter:"
     if len(small) > 1:
         opening = f"{len(small):,} places keep a little. The largest:"

@@ -19,7 +19,7 @@ from vramlens.report.ranks.story import (
     shared_title,
     telling_ranks,
 )
-from vramlens.report.wording import and_more, place_name
+from vramlens.report.wording import and_more, at_place
 from vramlens.units import format_size
 
 if TYPE_CHECKING:
@@ -108,9 +108,8 @@ def _failures(comparison: Comparison) -> Iterator[str]:
 
 def _failure_words(rank: FailedRank) -> str:
     after = "" if rank.after_s is None else f", {rank.after_s:.1f} s after the first"
-    where = f" at {place_name(rank.place)}" if rank.place else ""
     waits = f"; its last collective: {rank.waiting_in}" if rank.waiting_in else ""
-    return f"rank {rank.rank}{after}: {failed_words(rank)}{where}{waits}"
+    return f"rank {rank.rank}{after}: {failed_words(rank)}{at_place(rank.place)}{waits}"
 
 
 def _strips(comparison: Comparison) -> Iterator[str]:

@@ -22,7 +22,7 @@ from vramlens.report.document import (
     Table,
 )
 from vramlens.report.text import BOLD
-from vramlens.report.wording import and_more, place_name, quoted, visible
+from vramlens.report.wording import and_more, at_place, quoted, visible
 from vramlens.units import counted, format_size
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ def headline(comparison: Comparison) -> str:
         return f"{difference_title(comparison.differences[0])}{missing}."
     if comparison.failures.failed:
         first = comparison.failures.failed[0]
-        where = f" at {place_name(first.place)}" if first.place else ""
+        where = at_place(first.place)
         peers = "; no rank uses more than its peers" if comparison.ranks else ""
         return f"Rank {first.rank} {failed_words(first, 'first')}{where}{peers}{missing}."
     if comparison.shared and not comparison.by_device:
@@ -188,15 +188,12 @@ def _one_flight(rank: int, flight: FlightRecord) -> str:
 def difference_title(difference: RankDifference) -> str:
     """What differs, and at which line where that tells something."""
     title = visible(difference.title[:1].upper() + difference.title[1:])
-    if difference.place is None or difference.cause == "desync":
-        return title
-    return f"{title} at {place_name(difference.place)}"
+    return title if difference.cause == "desync" else f"{title}{at_place(difference.place)}"
 
 
 def shared_title(trouble: Finding) -> str:
     """What ranks have alike, and at which line."""
-    where = f" at {place_name(trouble.place)}" if trouble.place is not None else ""
-    return f"{visible(trouble.title)}{where}"
+    return f"{visible(trouble.title)}{at_place(trouble.place)}"
 
 
 def _difference_parts(comparison: Comparison) -> Iterator[Part]:
@@ -273,9 +270,8 @@ def _failure_parts(comparison: Comparison) -> Iterator[Part]:
 
 def _failure_words(rank: FailedRank, *, is_first: bool) -> str:
     after = "later" if rank.after_s is None else f"{rank.after_s:.1f} s later"
-    where = f" at {place_name(rank.place)}" if rank.place else ""
     happened = failed_words(replace(rank, follows=False) if is_first else rank)
-    words = f"rank {rank.rank}, {'first' if is_first else after}: {happened}{where}"
+    words = f"rank {rank.rank}, {'first' if is_first else after}: {happened}{at_place(rank.place)}"
     if rank.waiting_in:
         words += f"; its last collective: {visible(rank.waiting_in)}"
     return words

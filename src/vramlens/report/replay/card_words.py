@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from vramlens.report.replay.story import conf_name, own_settings
-from vramlens.units import counted, format_size, joined
+from vramlens.units import agreeing, counted, format_size, joined
 
 if TYPE_CHECKING:
     from vramlens.replay import CardUnderSetting, Tuned, Tuning
@@ -82,7 +82,7 @@ def _uncertain_cards(tuning: Tuning, sizes: Sequence[int]) -> str:
 def _too_small_words(names: list[str], count: int) -> str:
     if not names:
         return ""
-    verb = "is" if len(names) == 1 else "are"
+    verb = agreeing(len(names), "is", "are")
     return f"{joined(names)} {verb} too small with all {count} settings that were tried."
 
 

@@ -19,6 +19,7 @@ import numpy as np
 from vramlens.trace import DeviceTrace, Trace
 from vramlens.trace.flight import Collective, FlightGroup, FlightRecord
 from vramlens.trace.stacks import is_user_file
+from vramlens.units import agreeing
 from vramlens.view.columns import Columns
 from vramlens.view.texts import Texts
 from vramlens.view.timeline.joined_calls import STATES, JoinedCall, input_bytes, joined, within
@@ -264,7 +265,8 @@ class _Groups:
             return ""
         first, last = group.ranks[0], group.ranks[-1]
         if len(group.ranks) <= 2 * _MOST_NAMED:
-            return f"rank{'s' if len(group.ranks) > 1 else ''} {', '.join(map(str, group.ranks))}"
+            noun = agreeing(len(group.ranks), "rank", "ranks")
+            return f"{noun} {', '.join(map(str, group.ranks))}"
         return f"{len(group.ranks):,} ranks, {first} to {last}"
 
 

@@ -52,7 +52,7 @@ def costly_expression(scene: Scene) -> Iterator[Finding]:
     """
     both = [*_kept_results(scene), *_failed_call(scene)]
     if both:  # of as many bytes what is kept is the first: the request that failed is made of it
-        yield max(both, key=lambda finding: (finding.bytes or 0) // MIB)
+        yield max(both, key=lambda finding: finding.size_bytes // MIB)
 
 
 def _failed_call(scene: Scene) -> Iterator[Finding]:

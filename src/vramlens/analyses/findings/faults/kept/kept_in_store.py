@@ -26,7 +26,7 @@ from vramlens.analyses.scene import Scene, after_failure
 from vramlens.ground.place import base_name
 from vramlens.ground.verdict import Verdict
 from vramlens.trace import TensorKind
-from vramlens.units import counted, format_size
+from vramlens.units import agreeing, counted, format_size
 
 _ENTRY = re.compile(r"^(?P<store>[^\[]+)\[(?P<key>[^\[\]]*)\]")
 """``model.ap.target[3]``, ``Buffer.rows['a'].x``: one entry of a list or dict that somebody holds."""
@@ -280,7 +280,7 @@ def _lists_by_line(scene: Scene, by_line: dict[tuple[int, str], list[int]]) -> I
     places = list(filter(None, map(scene.view.place, filling)))
     if places:
         lines = " and ".join(f"{base_name(place.file)}:{place.line}" for place in places[:2])
-        name = "a list" if len(places) == 1 else "lists"
+        name = agreeing(len(places), "a list", "lists")
         yield _store(scene, name, [*chain.from_iterable(filling.values())], filled_by=lines)
 
 

@@ -16,7 +16,7 @@ from vramlens.analyses.findings.usage import part_of_heap
 from vramlens.analyses.scene import Scene, after_failure
 from vramlens.ground.verdict import Verdict
 from vramlens.trace import TensorKind
-from vramlens.units import counted, format_size, joined
+from vramlens.units import agreeing, counted, format_size, joined
 
 _LEAST_SHARE = 0.1
 _MOST_NAMED = 3
@@ -78,7 +78,7 @@ def finished_models(scene: Scene) -> Iterator[Finding]:
     if all(model.caches for model in finished):
         caches = sorted({cache for model in finished for cache in model.caches})
         evidence.append(_kept_by_caches(caches))
-        what = "cache off that function" if len(caches) == 1 else "caches off these functions"
+        what = agreeing(len(caches), "cache off that function", "caches off these functions")
         remedy = (
             f"take the {what} (on a method it keeps each self), or keep its results in the"
             " instance; then let go of model and optimizer before the next is built"
