@@ -13,6 +13,7 @@ from vramlens.units import (
     MIB,
     agreeing,
     counted,
+    first_of,
     format_duration,
     format_size,
     parse_size,
@@ -105,3 +106,9 @@ def test_durations_have_three_digits(nanoseconds: float, printed: str) -> None:
 )
 def test_words_agree_with_their_number(number: int, words: str) -> None:
     assert f"{counted(number, 'hole')} {agreeing(number, 'is', 'are')}" == words
+
+
+def test_the_first_words_and_how_many_more_there_are() -> None:
+    assert first_of(["a", "b", "c"], 3) == "a, b, c"
+    assert first_of(range(1500), 2) == "0, 1 and 1,498 more"
+    assert first_of([], 2) == ""

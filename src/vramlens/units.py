@@ -120,6 +120,12 @@ def joined(words: Sequence[str]) -> str:
     return f"{', '.join(words[:-1])} and {words[-1]}"
 
 
+def first_of(words: Sequence[object], most: int) -> str:
+    """The first few, with how many more there are: ``a, b and 3 more``."""
+    more = f" and {len(words) - most:,} more" if len(words) > most else ""
+    return ", ".join(map(str, words[:most])) + more
+
+
 def listed(things: Sequence[object], most: int) -> str:
     """The first few, with ``…`` where there are more: ``0, 1, 2, …``."""
     return ", ".join(map(str, things[:most])) + (", …" if len(things) > most else "")

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from vramlens.read.oom.oom_text import OomMessage
-from vramlens.units import agreeing, format_size
+from vramlens.units import agreeing, format_size, joined
 
 _MOST_RUNS = 6
 
@@ -79,7 +79,7 @@ def _runs(numbers: list[int]) -> str:
         words += [f"{run[0]} to {run[-1]}"] if run[-1] > run[0] + 1 else map(str, run)
     if len(words) > _MOST_RUNS:
         return f"{', '.join(words[:_MOST_RUNS])} and more, {len(numbers)} in all"
-    return f"{', '.join(words[:-1])} and {words[-1]}" if len(words) > 1 else words[0]
+    return joined(words)
 
 
 def _range(sizes: list[int]) -> str:

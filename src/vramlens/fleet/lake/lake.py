@@ -24,6 +24,7 @@ from vramlens.read.values import MOST_RANKS, as_number, as_text
 from vramlens.trace import Frame
 from vramlens.trace.flight import FlightRecord
 from vramlens.trace.rank_error import RankError
+from vramlens.units import first_of
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -103,8 +104,7 @@ class Lake:
         return [*damage_note(self._damaged), *self._unread]
 
     def _named_runs(self) -> str:
-        more = f" and {len(self.runs) - _MOST_NAMED:,} more" if len(self.runs) > _MOST_NAMED else ""
-        return ", ".join(list(self.runs)[:_MOST_NAMED]) + more
+        return first_of(list(self.runs), _MOST_NAMED)
 
     def sql(self, question: str) -> tuple[list[str], list[tuple[Any, ...]]]:
         """The columns' names and the rows of an answer; the tables are views named as TABLES are.

@@ -14,6 +14,7 @@ from vramlens.fleet.lake.lake_layout import LakeFile, LakeFiles
 from vramlens.fleet.lake.lake_tables import TABLES, LakeTable
 from vramlens.fleet.lake.parquet_files import file_list, identifier, literal
 from vramlens.fleet.lake.store import LakeStore
+from vramlens.units import first_of
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -178,6 +179,5 @@ def damage_note(damaged: frozenset[str]) -> list[str]:
     """One sentence on files that cannot be read; none where all can."""
     if not damaged:
         return []
-    names = ", ".join(sorted(damaged)[:_MOST_NAMED])
-    more = f" and {len(damaged) - _MOST_NAMED:,} more" if len(damaged) > _MOST_NAMED else ""
-    return [f"damaged and left out: {names}{more}; export these ranks again"]
+    names = first_of(sorted(damaged), _MOST_NAMED)
+    return [f"damaged and left out: {names}; export these ranks again"]

@@ -23,7 +23,7 @@ from vramlens.report.document import (
 )
 from vramlens.report.text import BOLD
 from vramlens.report.wording import and_more, at_place, quoted, visible
-from vramlens.units import counted, format_size
+from vramlens.units import agreeing, counted, first_of, format_size
 
 if TYPE_CHECKING:
     from vramlens.analyses.finding import Finding
@@ -139,10 +139,8 @@ def _missing_words(missing: Sequence[int]) -> str:
     """The ranks of which there is nothing, as the end of a sentence."""
     if not missing:
         return ""
-    named = ", ".join(map(str, missing[:_MOST_MISSING]))
-    more = len(missing) - _MOST_MISSING
-    unnamed = f" and {more} more" if more > 0 else ""
-    return f"; rank{'s' if len(missing) > 1 else ''} {named}{unnamed} left no files"
+    noun = agreeing(len(missing), "rank", "ranks")
+    return f"; {noun} {first_of(missing, _MOST_MISSING)} left no files"
 
 
 def _agreement(comparison: Comparison) -> str:

@@ -19,7 +19,7 @@ import numpy as np
 from vramlens.trace import DeviceTrace, Trace
 from vramlens.trace.flight import Collective, FlightGroup, FlightRecord
 from vramlens.trace.stacks import is_user_file
-from vramlens.units import agreeing
+from vramlens.units import agreeing, first_of
 from vramlens.view.columns import Columns
 from vramlens.view.texts import Texts
 from vramlens.view.timeline.joined_calls import STATES, JoinedCall, input_bytes, joined, within
@@ -218,8 +218,7 @@ def _notes_on(flight: RankFlight | None, *, has_all_stacks: bool) -> Iterator[st
 
 def _shapes(entry: Collective) -> str:
     def listed(shapes: tuple[tuple[int, ...], ...]) -> str:
-        more = f" and {len(shapes) - _MOST_NAMED:,} more" if len(shapes) > _MOST_NAMED else ""
-        return ", ".join(str(list(shape)) for shape in shapes[:_MOST_NAMED]) + more
+        return first_of([list(shape) for shape in shapes], _MOST_NAMED)
 
     types = ", ".join(dict.fromkeys(entry.dtypes))
     turned = (

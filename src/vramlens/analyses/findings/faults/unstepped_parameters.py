@@ -19,7 +19,7 @@ from vramlens.analyses.finding import Finding
 from vramlens.analyses.findings.usage import part_of_heap
 from vramlens.analyses.scene import Scene, after_failure
 from vramlens.ground.verdict import Verdict
-from vramlens.units import format_size
+from vramlens.units import first_of, format_size
 
 _MOST_MODULES = 3
 _FEWEST_OF_COPY = 4
@@ -54,7 +54,7 @@ def unstepped_parameters(scene: Scene) -> Iterator[Finding]:
         place=scene.view.place_of_block(largest),
         evidence=(
             f"{format_size(int(parameter_sizes.sum()))} of parameters require gradients, and no"
-            f" optimizer changes them: {_few(modules)}",
+            f" optimizer changes them: {first_of(modules, _MOST_MODULES)}",
             "leaving parameters out of the optimizer, or a learning rate of 0, does not freeze them",
         ),
         fix=f"unless their gradients are used, {_freeze(modules)} (about {format_size(size_bytes)} less)",
@@ -106,9 +106,3 @@ def _freeze(modules: tuple[str, ...]) -> str:
         "call requires_grad_(False) on the model before the parts that are trained are added to it, or on"
         " each parameter that the optimizer does not have"
     )
-
-
-def _few(modules: tuple[str, ...]) -> str:
-    """The modules, the first three."""
-    more = f" and {len(modules) - _MOST_MODULES} more" if len(modules) > _MOST_MODULES else ""
-    return ", ".join(modules[:_MOST_MODULES]) + more

@@ -25,7 +25,7 @@ from vramlens.cli.output import (
     write_stdout,
 )
 from vramlens.errors import InputError, UsageError
-from vramlens.units import counted, format_size
+from vramlens.units import agreeing, counted, first_of, format_size
 
 if TYPE_CHECKING:
     from vramlens.export import Format, Written
@@ -250,10 +250,8 @@ def _lake_words(exported: Exported, root: str) -> str:
 
 
 def _missing_words(missing: Sequence[int]) -> str:
-    named = ", ".join(map(str, missing[:_MOST_NAMED]))
-    more = len(missing) - _MOST_NAMED
-    unnamed = f" and {more:,} more" if more > 0 else ""
-    return f"missing: rank{'s' if len(missing) > 1 else ''} {named}{unnamed}"
+    noun = agreeing(len(missing), "rank", "ranks")
+    return f"missing: {noun} {first_of(missing, _MOST_NAMED)}"
 
 
 def _run_of(source: str) -> str:

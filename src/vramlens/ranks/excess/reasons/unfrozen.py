@@ -17,7 +17,7 @@ from vramlens.ranks.peers.usual import lower_median
 from vramlens.ranks.rank_difference import LEAST_BYTES, LEAST_SHARE, RankDifference
 from vramlens.ranks.rank_summary import RankSummary
 from vramlens.ranks.rank_words import named, plural
-from vramlens.units import counted, format_size
+from vramlens.units import counted, first_of, format_size
 
 _OF_BACKWARD = ("backward", "optimizer")
 _PROVING = 0.1
@@ -86,8 +86,7 @@ def _parameters(training: OtherTraining, rank: RankSummary) -> tuple[str, str]:
     names = tuple(group.modules for group in training.groups)
     other_modules = {group.modules for group in rank.parameters if group not in training.groups}
     modules = outermost_modules(names, frozenset(other_modules)) or names
-    unnamed = len(modules) - _MOST_MODULES
-    where = ", ".join(modules[:_MOST_MODULES]) + (f" and {unnamed} more" if unnamed > 0 else "")
+    where = first_of(modules, _MOST_MODULES)
     count = counted(abs(training.count), "parameter")
     return f"{count} of {where} ({format_size(abs(training.bytes))})", where
 
