@@ -31,6 +31,53 @@ _MISMATCH = "called different collectives at"
 
 
 @dataclass(frozen=True, eq=False)
+class _Group:
+    """The ranks of a process group, at the call in which they differ.
+
+    Attributes:
+        rows: what each did.
+    """
+
+    rows: Sequence[CollectiveProblem]
+
+    @cached_property
+    def suspected(self) -> list[CollectiveProblem]:
+        """Those that may be at fault."""
+        return [row for row in self.rows if row.suspected]
+
+    @cached_property
+    def at_fault(self) -> set[int]:
+        """The ranks of those."""
+        return {row.rank for row in self.suspected}
+
+    @cached_property
+    def absent(self) -> set[int]:
+        """The ranks of those that called nothing."""
+        return {row.rank for row in self.suspected if row.name is None}
+
+    @cached_property
+    def waiting(self) -> set[int]:
+        """The ranks that wait for them."""
+        return {row.rank for row in self.rows if not row.suspected}
+
+    @cached_property
+    def stuck(self) -> set[int]:
+        """The ranks that wait within the group; where few called what they should not, all do."""
+        return {row.rank for row in self.rows if row.name is not None or row.problem == "extra"}
+
+    @cached_property
+    def taking_part(self) -> set[int]:
+        """The ranks that may be at fault or are stuck."""
+        return self.at_fault | self.stuck
+
+    def waits_for(self, failed: Set[int]) -> bool:
+        """Whether all that may be at fault called nothing, and are some that failed."""
+        return bool(self.suspected) and all(
+            row.name is None and row.rank in failed for row in self.suspected
+        )
+
+
+@dataclass(frozen=True, eq=False)
 class Desyncs:
     """What flight records tell together of ranks that wait for each other.
 
@@ -51,11 +98,11 @@ class Desyncs:
         where those that are missing failed, or wait in another group for one that is at fault there.
         """
         return [
-            _difference(rows, self.ended)
-            for group, rows in self._groups.items()
-            if not _are_gone(rows, self.failed)
-            and group not in self._causes
-            and not self._was_under_way(rows)
+            _difference(group, self.ended)
+            for name, group in self._groups.items()
+            if not group.waits_for(self.failed)
+            and name not in self._causes
+            and not self._was_under_way(group.rows)
         ]
 
     def _was_under_way(self, rows: Sequence[CollectiveProblem]) -> bool:
@@ -67,18 +114,18 @@ class Desyncs:
 
     def notes(self) -> Iterator[str]:
         """Yields one sentence a group whose ranks wait for one that failed, or that waits elsewhere."""
-        for group, rows in self._groups.items():
-            if self._was_under_way(rows):
-                ranks = named([row.rank for row in rows])
+        for name, group in self._groups.items():
+            if self._was_under_way(group.rows):
+                ranks = named([row.rank for row in group.rows])
                 yield (
-                    f"{ranks} were in call {rows[0].seq} of process group {group}, all in the same"
-                    " one, when they were stopped"
+                    f"{ranks} were in call {group.rows[0].seq} of process group {name}, all in the"
+                    " same one, when they were stopped"
                 )
-            elif _are_gone(rows, self.failed):
-                yield f"{_waiting(rows)}, which had failed"
-            elif group in self._causes:
-                verb = agreeing(sum(row.suspected for row in rows), "waits", "wait")
-                yield f"{_waiting(rows)}, which {verb} in process group {self._causes[group]}"
+            elif group.waits_for(self.failed):
+                yield f"{_waiting_words(group)}, which had failed"
+            elif name in self._causes:
+                verb = agreeing(len(group.suspected), "waits", "wait")
+                yield f"{_waiting_words(group)}, which {verb} in process group {self._causes[name]}"
         for one, other in combinations(self._groups, 2):
             if _wait_for_each_other(self._groups[one], self._groups[other]):
                 yield (
@@ -87,53 +134,37 @@ class Desyncs:
                 )
 
     @cached_property
-    def _groups(self) -> dict[str, list[CollectiveProblem]]:
+    def _groups(self) -> dict[str, _Group]:
         by_group: dict[str, list[CollectiveProblem]] = defaultdict(list)
         for row in self.problems:
             by_group[row.group].append(row)
-        return by_group
+        return {name: _Group(rows) for name, rows in by_group.items()}
 
     @cached_property
     def _causes(self) -> dict[str, str]:
         return _groups_of_causes(self._groups)
 
 
-def _groups_of_causes(groups: Mapping[str, Sequence[CollectiveProblem]]) -> dict[str, str]:
+def _groups_of_causes(groups: Mapping[str, _Group]) -> dict[str, str]:
     """Of groups whose ranks wait for some that are stuck in another group, that one, where it is a
     fault of its own or leads to one. Groups that wait for each other in a circle are all faults.
     """
-    taking_part: dict[int, set[str]] = defaultdict(set)
-    for group, rows in groups.items():
-        for row in rows:
-            if row.suspected or _is_stuck(row):
-                taking_part[row.rank].add(group)
-    causes = {group: _cause_of(group, groups, taking_part) for group in groups}
-    return {group: cause for group, cause in causes.items() if cause and _ends(group, causes)}
+    causes = {name: _cause_of(name, groups) for name in groups}
+    return {name: cause for name, cause in causes.items() if cause and _ends(name, causes)}
 
 
-def _cause_of(
-    group: str,
-    groups: Mapping[str, Sequence[CollectiveProblem]],
-    taking_part: Mapping[int, Set[str]],
-) -> str:
+def _cause_of(name: str, groups: Mapping[str, _Group]) -> str:
     """The other group in which all the ranks that did not come take part, one of them stuck, for a
     fault of none that waits here; "" where there is none.
     """
-    absent = {row.rank for row in groups[group] if row.suspected and row.name is None}
-    waiting = {row.rank for row in groups[group] if not row.suspected}
-    shared = set[str].intersection(*(set(taking_part[rank]) for rank in absent)) if absent else ()
-    for other in sorted(shared):
-        rows = groups[other]
-        is_stuck = any(row.rank in absent and _is_stuck(row) for row in rows)
-        at_fault = {row.rank for row in rows if row.suspected}
-        if other != group and is_stuck and at_fault and not at_fault & waiting:
-            return other
+    group = groups[name]
+    for other_name in sorted(groups):
+        other = groups[other_name]
+        are_stuck = group.absent & other.stuck and group.absent <= other.taking_part
+        is_other_fault = other.at_fault and not other.at_fault & group.waiting
+        if other_name != name and are_stuck and is_other_fault:
+            return other_name
     return ""
-
-
-def _is_stuck(row: CollectiveProblem) -> bool:
-    """True if a rank waits within its group; where few called what they should not, all do."""
-    return row.name is not None or row.problem == "extra"
 
 
 def _ends(group: str, causes: Mapping[str, str]) -> bool:
@@ -147,37 +178,23 @@ def _ends(group: str, causes: Mapping[str, str]) -> bool:
     return True
 
 
-def _wait_for_each_other(
-    rows: Sequence[CollectiveProblem], other_rows: Sequence[CollectiveProblem]
-) -> bool:
+def _wait_for_each_other(group: _Group, other: _Group) -> bool:
     """True if ranks that are missing in each of two groups wait in the other one."""
-    absent, other_absent = (
-        {row.rank for row in of_group if row.suspected and row.name is None}
-        for of_group in (rows, other_rows)
-    )
-    waiting, other_waiting = (
-        {row.rank for row in of_group if not row.suspected} for of_group in (rows, other_rows)
-    )
-    return bool(absent & other_waiting and other_absent & waiting)
+    return bool(group.absent & other.waiting and other.absent & group.waiting)
 
 
-def _are_gone(rows: Sequence[CollectiveProblem], failed: Set[int]) -> bool:
-    gone = [row for row in rows if row.suspected]
-    return bool(gone) and all(row.name is None and row.rank in failed for row in gone)
-
-
-def _waiting(rows: Sequence[CollectiveProblem]) -> str:
-    gone = named([row.rank for row in rows if row.suspected])
-    waiting = [row for row in rows if not row.suspected]
+def _waiting_words(group: _Group) -> str:
+    waiting = [row.rank for row in group.rows if not row.suspected]
     verb = agreeing(len(waiting), "waits", "wait")
-    call = f"call {rows[0].seq} of process group {rows[0].group}"
-    return f"{named([row.rank for row in waiting])} {verb} in {call} for {gone}"
+    call = f"call {group.rows[0].seq} of process group {group.rows[0].group}"
+    suspected = named([row.rank for row in group.suspected])
+    return f"{named(waiting)} {verb} in {call} for {suspected}"
 
 
-def _difference(rows: Sequence[CollectiveProblem], ended: Set[int]) -> RankDifference:
-    suspected = [row for row in rows if row.suspected]
+def _difference(group: _Group, ended: Set[int]) -> RankDifference:
+    rows, suspected = group.rows, group.suspected
     blamed = suspected or rows
-    group, seq, problem = rows[0].group, rows[0].seq, rows[0].problem
+    name, seq, problem = rows[0].group, rows[0].seq, rows[0].problem
     if problem == "no_record" and suspected and all(row.rank in ended for row in suspected):
         problem = "ended"
     place = next((row.place for row in blamed if row.place is not None), None)
@@ -188,9 +205,9 @@ def _difference(rows: Sequence[CollectiveProblem], ended: Set[int]) -> RankDiffe
         verdict=Verdict.LIKELY if problem in ("no_record", "ended") else Verdict.PROVEN,
         bytes=0,
         place=place,
-        title=f"{_title(problem, rows)} call {seq} of process group {group}",
+        title=f"{_title(problem, rows)} call {seq} of process group {name}",
         evidence=(
-            f"process group {group}, call {seq}: {_calls(rows)}",
+            f"process group {name}, call {seq}: {_calls(rows)}",
             *(row.detail for row in suspected[:2] if row.name is None and row.detail),
             *([] if problem == "ended" else _caveat(suspected)),
         ),

@@ -36,11 +36,11 @@ ORDERS = (AddressOrder.DRIVER, AddressOrder.ASCENDING, AddressOrder.DESCENDING)
 _MORE_STEPS = 2
 """Beyond the failed one: what fits once, but not again, does not carry the run."""
 _MOST_EVENTS_TO_REPEAT = 50_000
-_MARGIN_SAME, _MARGIN_LEARNED, _MARGIN_GUESSED = 0.004, 0.01, 0.05
+_MARGINS = {"same": 0.004, "learned": 0.01, "guessed": 0.05}
 """Of the limit: how far outcomes may be off where the step is as large as an earlier one, or is
 larger.
 """
-_SPREAD_SAME, _SPREAD_LEARNED, _SPREAD_GUESSED = 0.02, 0.08, 0.15
+_SPREADS = {"same": 0.02, "learned": 0.08, "guessed": 0.15}
 """Of the peak, as its range."""
 _FARTHEST = 16
 """Times an earlier step: how all of a larger one grows cannot be guessed from it."""
@@ -79,9 +79,21 @@ class Projection:
     @property
     def margin(self) -> float:
         """The share of a limit by which an outcome has to be clear."""
+        return _MARGINS[self._basis]
+
+    @property
+    def spread(self) -> float:
+        """The share of the peak by which it may be off."""
+        return _SPREADS[self._basis]
+
+    @property
+    def _basis(self) -> str:
+        """What the step's sizes are taken from: they are the ``same``, or their growth is
+        ``learned`` from earlier steps, or ``guessed``.
+        """
         if self.scaling.is_same:
-            return _MARGIN_SAME
-        return _MARGIN_LEARNED if self.scaling.learned else _MARGIN_GUESSED
+            return "same"
+        return "learned" if self.scaling.learned else "guessed"
 
     @property
     def tells_what_follows(self) -> bool:
@@ -95,13 +107,6 @@ class Projection:
         # Where the largest step so far is far above the others, one still larger may come.
         is_like_earlier = self.continued.floor_bytes <= _LIKE_EARLIER * self.earlier_bytes
         return self.scaling.learned and is_like_earlier and len(self.template.spans) > _MANY_STEPS
-
-    @property
-    def spread(self) -> float:
-        """The share of the peak by which it may be off."""
-        if self.scaling.is_same:
-            return _SPREAD_SAME
-        return _SPREAD_LEARNED if self.scaling.learned else _SPREAD_GUESSED
 
 
 def projection_of(view: Attribution, proven: Proven, request: OutOfMemory) -> Projection | None:
