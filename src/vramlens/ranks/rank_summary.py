@@ -58,6 +58,10 @@ class LineUse:
         """Of one allocation."""
         return self.total_bytes / max(1, self.allocations)
 
+    def times_as_large(self, peer: LineUse) -> float:
+        """How many times as large its allocations are as a peer's, on average."""
+        return self.mean_bytes / max(1.0, peer.mean_bytes)
+
 
 @dataclass(frozen=True, slots=True)
 class FrameUse:

@@ -231,16 +231,12 @@ def cause_of(own: LineUse, peer: LineUse | None, position: Position) -> str:
 
 def _cause_of_what_moves(own: LineUse, peer: LineUse, position: Position) -> str:
     """The cause of activations and the like that are larger, or more."""
-    larger, more_often = _larger(own, peer), share_more_often(own, peer)
+    larger, more_often = own.times_as_large(peer) - 1, share_more_often(own, peer)
     if larger > SAME_SHARE and larger >= more_often:
         return "uneven_batch"
     if position.sends or more_often > SAME_SHARE:
         return "pipeline_stage"
     return "unknown"
-
-
-def _larger(own: LineUse, peer: LineUse) -> float:
-    return own.mean_bytes / max(1.0, peer.mean_bytes) - 1
 
 
 def share_more_often(own: LineUse, peer: LineUse) -> float:
@@ -256,14 +252,15 @@ def _cause_of_what_stays(own: LineUse, peer: LineUse, position: Position) -> str
     """The cause of parameters and the like that are larger, or more."""
     if _has_other_layers(own, peer, position) or abs(share_more_often(own, peer)) > SAME_SHARE:
         return "pipeline_stage"
+    larger = own.times_as_large(peer) - 1
     is_far_more = own.peak_bytes > _FAR_MORE * peer.peak_bytes
-    if is_far_more and abs(_larger(own, peer)) <= SAME_SHARE:
+    if is_far_more and abs(larger) <= SAME_SHARE:
         more_in_all = own.allocations / max(1, peer.allocations) - 1
         if abs(more_in_all) <= SAME_SHARE:
             return "overlap"  # as many of the same size, and more of them at once
         if more_in_all > _FAR_MORE - 1:
             return "pipeline_stage"
-    is_embedding = _larger(own, peer) > _LARGER_TABLE or bool(own.hints & Hint.EMBEDDING)
+    is_embedding = larger > _LARGER_TABLE or bool(own.hints & Hint.EMBEDDING)
     return "embedding_shard" if is_embedding else "uneven_shard"
 
 

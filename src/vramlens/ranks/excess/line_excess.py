@@ -170,7 +170,7 @@ def way_of_differing(excess: LineExcess) -> str:
             f" {usual_size}"
         )
     if abs(line.mean_bytes - usual.mean_bytes) > SAME_SHARE * usual.mean_bytes:
-        ratio = line.mean_bytes / max(1.0, usual.mean_bytes)
+        ratio = line.times_as_large(usual)
         at_once = line.peak_bytes / usual.peak_bytes
         if abs(ratio - 1) <= _AS_LARGE and at_once >= _FAR_MORE:
             return f"the same number of allocations; up to {at_once:.2f}x as much in use at once"

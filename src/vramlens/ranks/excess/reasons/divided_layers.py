@@ -38,7 +38,7 @@ def divided_parameters(
         excess
         for excess in larger
         if excess.usual is not None
-        and any(_are_alike(_growth(excess.line, excess.usual), times) for _, times in growing)
+        and any(_are_alike(excess.line.times_as_large(excess.usual), times) for _, times in growing)
     ]
     if not growing or bytes_of(alike) < _MOST * bytes_of(larger):
         return None
@@ -75,14 +75,10 @@ def _larger_parameters(rank: RankSummary, usual: Usual) -> Iterator[tuple[LineUs
         peer = usual.line(line) if line.category == "parameters" else None
         if peer is None or line.allocations != peer.allocations or line.peak_bytes < least_bytes:
             continue
-        times = _growth(line, peer)
+        times = line.times_as_large(peer)
         if times > 1 + SAME_SHARE:
             yield line, times
 
 
 def _are_alike(growth: float, times: float) -> bool:
     return abs(growth - times) <= _NEAR * (times - 1)
-
-
-def _growth(line: LineUse, peer: LineUse) -> float:
-    return line.mean_bytes / max(1.0, peer.mean_bytes)

@@ -89,7 +89,11 @@ def _kept_of_more(rank: RankSummary, usual: Usual) -> tuple[int, int]:
         more = max(0, line.at_peak_bytes - usual.line_at_peak_bytes(line))
         more_bytes += more
         peer = usual.line(line)
-        if peer is not None and line.place not in leaking and _growth(line, peer) > 1 + SAME_SHARE:
+        if (
+            peer is not None
+            and line.place not in leaking
+            and line.times_as_large(peer) > 1 + SAME_SHARE
+        ):
             is_of_model = line.category in STAY
             kept = line.at_peak_bytes if is_of_model else line.kept_bytes - peer.kept_bytes
             kept_bytes += min(more, max(0, kept))
@@ -107,7 +111,7 @@ def _has_same_factor(larger: Sequence[LineExcess], rank: RankSummary, usual: Usu
     """
     factor = _factor(larger)
     return factor > 1 + SAME_SHARE and any(
-        abs(_growth(line, peer) / factor - 1) <= _NEAR for line, peer in _built(rank, usual)
+        abs(line.times_as_large(peer) / factor - 1) <= _NEAR for line, peer in _built(rank, usual)
     )
 
 
@@ -124,8 +128,6 @@ def _factor(larger: Sequence[LineExcess]) -> float:
     """How many times as large the tensors are of the line of a step that holds most of what is more."""
     of_steps = [excess for excess in larger if excess.line.phase != _BEFORE]
     largest = max(of_steps, key=lambda excess: excess.bytes, default=None)
-    return 0.0 if largest is None or largest.usual is None else _growth(largest.line, largest.usual)
-
-
-def _growth(line: LineUse, peer: LineUse) -> float:
-    return line.mean_bytes / max(1.0, peer.mean_bytes)
+    if largest is None or largest.usual is None:
+        return 0.0
+    return largest.line.times_as_large(largest.usual)

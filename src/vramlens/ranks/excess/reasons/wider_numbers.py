@@ -84,7 +84,7 @@ def _of_same_size(rank: RankSummary, usual: Usual) -> Iterator[LineUse]:
         if peer is None or is_built_once(peer) or line.phase != "forward":
             continue
         is_kept = "activations" in (line.category, peer.category)
-        is_same = abs(line.mean_bytes / max(1.0, peer.mean_bytes) - 1) <= SAME_SHARE
+        is_same = abs(line.times_as_large(peer) - 1) <= SAME_SHARE
         if is_kept and is_same and line.peak_bytes >= _LEAST_EQUAL_BYTES:
             yield line
 
@@ -96,7 +96,7 @@ def _times_as_large(line: LineUse, peer: LineUse) -> float:
     is_as_many = abs(line.allocations - peer.allocations) <= SAME_SHARE * peer.allocations
     if not is_as_many and line.main_bytes == 2 * peer.main_bytes > 0:
         return 2.0
-    return line.mean_bytes / max(1.0, peer.mean_bytes)
+    return line.times_as_large(peer)
 
 
 def _is_twice(ratio: float) -> bool:
