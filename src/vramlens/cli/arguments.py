@@ -57,6 +57,24 @@ def add_recorded_cap(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_cap(parser: argparse._ActionsContainer) -> None:
+    """Adds ``--cap``."""
+    parser.add_argument(
+        "--cap",
+        type=limit_size,
+        metavar="SIZE",
+        help="the process limit, as with set_per_process_memory_fraction (default: the "
+        "recorded limit)",
+    )
+
+
+def add_total(parser: argparse.ArgumentParser) -> None:
+    """Adds ``--total``."""
+    parser.add_argument(
+        "--total", type=size, metavar="SIZE", help="the size of the GPU's memory, for example 80G"
+    )
+
+
 @contextlib.contextmanager
 def hints_on_settings() -> Iterator[None]:
     """Adds to what PyTorch says of ``--conf`` what was probably meant.

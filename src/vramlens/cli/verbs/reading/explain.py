@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from vramlens.cli.arguments import add_device, add_output, positive, size
+from vramlens.cli.arguments import add_device, add_output, add_total, positive
 from vramlens.cli.input import has_input
 from vramlens.cli.message import say
 from vramlens.cli.output import (
@@ -36,7 +36,6 @@ EXAMPLES = (
     ("vramlens explain run.vram --format gcc", "findings on their lines, for an editor"),
 )
 _GROUPINGS = ("line", "code", "module", "category", "phase", "region", "stack")
-_OF_TRACES = ("operator", "shape", "line")
 _ANNOTATIONS = ("github", "sarif", "gcc")
 _MOST_NAMED = 3
 
@@ -83,9 +82,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         metavar="LOG",
         help="a log with the error message: its numbers fill in what the recording lacks",
     )
-    parser.add_argument(
-        "--total", type=size, metavar="SIZE", help="the size of the GPU's memory, for example 80G"
-    )
+    add_total(parser)
     _add_form(parser)
     add_output(parser)
 
@@ -334,15 +331,16 @@ def _annotated(source: str, findings: Sequence[Finding], arguments: argparse.Nam
 
 
 def _profile_drawn(profile: Profile, arguments: argparse.Namespace) -> str:
+    from vramlens.analyses.profile.operator_tables import GROUPINGS
     from vramlens.report.forms import data_of
 
     if arguments.format in _ANNOTATIONS:
         return _annotated(profile.source, profile.findings, arguments)
     source = profile.source
-    if arguments.by is not None and arguments.by not in _OF_TRACES:
+    if arguments.by is not None and arguments.by not in GROUPINGS:
         raise UsageError(
             f"--by {arguments.by} is only for recordings; {source} is a PyTorch profiler trace: "
-            f"{', '.join(_OF_TRACES)}"
+            f"{', '.join(GROUPINGS)}"
         )
     grouping, order = arguments.by or "operator", arguments.sort or "cpu"
     if arguments.format == "json":

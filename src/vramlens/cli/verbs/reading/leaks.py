@@ -11,9 +11,9 @@ from vramlens.cli.arguments import (
     add_file,
     add_forms,
     add_output,
+    add_total,
     device,
     positive,
-    size,
     size_or_none,
 )
 from vramlens.cli.input import read_recording
@@ -44,9 +44,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="only this device, 0 or cuda:0 (default: all recorded devices)",
     )
-    parser.add_argument(
-        "--total", type=size, metavar="SIZE", help="the size of the GPU's memory, for example 80G"
-    )
+    add_total(parser)
     parser.add_argument(
         "--at-least",
         type=size_or_none,

@@ -7,13 +7,13 @@ from __future__ import annotations
 import argparse
 
 from vramlens.cli.arguments import (
+    add_cap,
     add_device,
     add_file,
     add_forms,
     add_output,
     add_recorded_cap,
     hints_on_settings,
-    limit_size,
 )
 from vramlens.cli.input import read_recording
 from vramlens.cli.output import drawn, write_answer
@@ -36,13 +36,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         help="settings to try, as in PYTORCH_ALLOC_CONF; repeatable (default: the recorded "
         "settings); '' is PyTorch's default",
     )
-    parser.add_argument(
-        "--cap",
-        type=limit_size,
-        metavar="SIZE",
-        help="the process limit, as with set_per_process_memory_fraction (default: the "
-        "recorded limit)",
-    )
+    add_cap(parser)
     add_recorded_cap(parser)
     add_device(parser)
     add_forms(parser, "json")

@@ -6,6 +6,7 @@ import argparse
 
 from vramlens.cli.arguments import (
     CARDS_WORDS,
+    add_cap,
     add_device,
     add_file,
     add_forms,
@@ -13,7 +14,6 @@ from vramlens.cli.arguments import (
     add_recorded_cap,
     card_sizes,
     hints_on_settings,
-    limit_size,
 )
 from vramlens.cli.input import read_recording
 from vramlens.cli.output import drawn, fills_a_screen, write_answer
@@ -29,13 +29,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of ``tune``."""
     add_file(parser)
     limit = parser.add_mutually_exclusive_group()
-    limit.add_argument(
-        "--cap",
-        type=limit_size,
-        metavar="SIZE",
-        help="the process limit, as with set_per_process_memory_fraction (default: the "
-        "recorded limit)",
-    )
+    add_cap(limit)
     limit.add_argument(
         "--cards",
         type=card_sizes,
