@@ -8,8 +8,16 @@ import pytest
 from support.recordings import DATA
 from vramlens import load
 from vramlens.analyses.failure.oom import settings_variable
-from vramlens.ground.conf_text import installed_variable, variable_of
+from vramlens.capture.alloc_conf import _RULES
+from vramlens.ground.conf_text import (
+    NEWER_KEYS,
+    OTHER_KEYS,
+    SIMULATED_KEYS,
+    installed_variable,
+    variable_of,
+)
 from vramlens.recovery.comparing.strategy_kinds import STRATEGIES
+from vramlens.replay.settings import SettingsError, parse_settings
 from vramlens.trace import Meta
 
 OLD, NEW = "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"
@@ -40,6 +48,22 @@ def test_the_variable_that_the_run_had_set_is_kept() -> None:
     trace = load(RECORDING)
     meta = replace(trace.meta, environment={NEW: "", OLD: "max_split_size_mb:64"})
     assert settings_variable(replace(trace, torch_version="2.13.0", meta=meta)) == OLD
+
+
+def refusal_of(conf: str) -> str:
+    """What PyTorch says of settings that it refuses; "" of others."""
+    try:
+        parse_settings(conf)
+    except SettingsError as error:
+        return str(error)
+    return ""
+
+
+def test_doctor_and_replay_know_the_same_keys() -> None:
+    assert set(_RULES) == {*SIMULATED_KEYS, *OTHER_KEYS}
+    assert "Unrecognized key" in refusal_of("another:1")
+    for key in (*SIMULATED_KEYS, *OTHER_KEYS, *NEWER_KEYS):
+        assert "Unrecognized key" not in refusal_of(f"{key}:1")
 
 
 def test_a_strategy_sets_the_variable_of_the_installed_version() -> None:

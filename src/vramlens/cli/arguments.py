@@ -10,14 +10,9 @@ from collections.abc import Iterator
 
 from vramlens.cards.known_cards import CARDS, card_bytes
 from vramlens.errors import InputError, UsageError
+from vramlens.ground.conf_text import SIMULATED_KEYS
 from vramlens.units import check_limit, parse_size
 
-# The allocator's settings that a replay knows an effect of.
-_SETTINGS = (
-    "backend", "expandable_segments", "garbage_collection_threshold", "large_segment_size_mb",
-    "max_non_split_rounding_mb", "max_split_size_mb", "per_process_memory_fraction", "roundup_power2_divisions",
-    "throw_on_cudamalloc_oom",
-)  # fmt: skip
 _FORMS = {
     "json": "print one JSON object",
     "markdown": "print Markdown for an issue or a pull request",
@@ -100,7 +95,7 @@ def _hint_on(message: str) -> str:
         return ""
     from difflib import get_close_matches
 
-    near = get_close_matches(unknown[1].lower(), _SETTINGS, 1, 0.7)
+    near = get_close_matches(unknown[1].lower(), SIMULATED_KEYS, 1, 0.7)
     return f"; did you mean {near[0]}?" if near else ""
 
 

@@ -2,7 +2,7 @@
 
 allocator_sizes: the sizes of PyTorch's caching allocator.
 callable_package: packages that are functions, too.
-conf_text: the text of the allocator's settings, cut up.
+conf_text: the text of the allocator's settings, cut up, and its keys.
 event_history: PyTorch's history of events in a snapshot.
 launcher: the variables that a launcher sets.
 live_objects: classes, namespaces and slots, read without running anyone's code.

@@ -1,4 +1,4 @@
-"""The text of the allocator's settings, cut up as PyTorch cuts it up.
+"""The text of the allocator's settings, cut up as PyTorch cuts it up; the keys that it may hold.
 
 Source: ConfigTokenizer in c10/core/AllocatorConfig.h of PyTorch 2.13.
 """
@@ -15,6 +15,22 @@ NEW_NAME = (2, 9)
 """The first version of PyTorch that reads PYTORCH_ALLOC_CONF; which one comes first was settled
 in the next.
 """
+
+SIMULATED_KEYS = (
+    "backend", "expandable_segments", "garbage_collection_threshold", "large_segment_size_mb",
+    "max_non_split_rounding_mb", "max_split_size_mb", "per_process_memory_fraction", "roundup_power2_divisions",
+    "throw_on_cudamalloc_oom",
+)  # fmt: skip
+"""Keys of PyTorch 2.13 that have an effect on what a replay simulates."""
+OTHER_KEYS = frozenset((
+    "graph_capture_record_stream_reuse", "pinned_free_catch_all", "pinned_max_cached_size_mb",
+    "pinned_max_round_threshold_mb", "pinned_num_register_threads", "pinned_reserve_segment_size_mb",
+    "pinned_use_background_threads", "pinned_use_cuda_host_register", "pinned_use_hip_host_register",
+    "release_lock_on_cudamalloc", "release_lock_on_hipmalloc",
+))  # fmt: skip
+"""Its other keys."""
+NEWER_KEYS = frozenset(("expandable_segments_reserve", "expandable_segments_reserve_by_class"))
+"""Keys that only newer versions know, without such an effect."""
 
 
 def variable_of(version: str | None) -> str:

@@ -14,7 +14,13 @@ from typing import Any
 
 from vramlens.errors import UsageError
 from vramlens.ground.allocator_sizes import LARGE_REQUEST, LARGE_SEGMENT
-from vramlens.ground.conf_text import conf_tokens, is_power_of_two, recorded_conf
+from vramlens.ground.conf_text import (
+    NEWER_KEYS,
+    OTHER_KEYS,
+    conf_tokens,
+    is_power_of_two,
+    recorded_conf,
+)
 from vramlens.replay.versions import VERSIONS, Version
 from vramlens.units import MIB
 
@@ -22,14 +28,8 @@ UNLIMITED = 2**64 - 1
 _INTERVALS = 16
 _MOST = UNLIMITED // MIB
 
-# Keys that change nothing that a replay simulates.
-_WITHOUT_EFFECT = {
-    "pinned_use_background_threads", "pinned_max_round_threshold_mb", "pinned_max_cached_size_mb",
-    "pinned_use_cuda_host_register", "pinned_use_hip_host_register", "pinned_num_register_threads",
-    "pinned_reserve_segment_size_mb", "pinned_free_catch_all", "release_lock_on_cudamalloc",
-    "release_lock_on_hipmalloc", "graph_capture_record_stream_reuse", "expandable_segments_reserve",
-    "expandable_segments_reserve_by_class",
-}  # fmt: skip
+_WITHOUT_EFFECT = OTHER_KEYS | NEWER_KEYS
+"""Keys that change nothing that a replay simulates."""
 
 
 class SettingsError(UsageError):
