@@ -53,7 +53,6 @@ def test_prefixes_on_every_line_change_nothing(case: dict[str, Any], prefix: str
     for name in case["expect"]:
         if name != "rank":
             assert getattr(message, name) == getattr(plain, name), name
-    assert message.line_number == plain.line_number + 2
     assert message.rank == (3 if "rank3" in prefix + case["text"] else None)
 
 
@@ -93,7 +92,6 @@ def test_the_first_words_may_be_broken_too() -> None:
             2 * GIB,
             8 * GIB,
         ), at
-        assert message.line_number == 2
 
 
 FULL = (
@@ -110,7 +108,7 @@ def test_figures_without_the_first_words_are_read() -> None:
     figures = FULL[FULL.index("Tried") :]
     other = figures.replace("133.32", "133.31")  # what is the same is one message
     messages = find_oom_messages(f"{figures}\n{other}\n".encode())
-    assert [message.line_number for message in messages] == [1, 2]
+    assert len(messages) == 2
     for message in messages:
         assert message.kind == "cuda"
         assert (message.tried_bytes, message.allowed_bytes, message.reserved_bytes) == (
@@ -230,13 +228,13 @@ class _Pipe(io.BytesIO):
         return super().read(self.most if size is None or size < 0 else min(size, self.most))
 
 
-def test_line_numbers_hold_across_blocks_and_equal_messages_are_counted() -> None:
+def test_equal_messages_are_counted_across_blocks() -> None:
     line = (
         b"CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 8.00 GiB\n"
     )
     text = line + b"step\n" * 500_000 + b"  File train.py\n" + line
     (message,) = found = find_oom_messages(io.BytesIO(text))
-    assert (message.line_number, message.count, found.total) == (500_003, 2, 2)
+    assert (message.count, found.total) == (2, 2)
 
 
 def test_only_the_last_distinct_messages_are_kept_but_all_are_counted() -> None:

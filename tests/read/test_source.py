@@ -60,7 +60,7 @@ def test_utf_16_is_read_as_utf_8_in_bounded_pieces(tmp_path: Path, encoding: str
         assert source.stream.read().decode() == text[1:] + "\N{REPLACEMENT CHARACTER}"
     with open_source(path) as source:
         (message,) = find_oom_messages(source.stream)
-        assert (message.device, message.line_number) == (1, 50_001)
+        assert message.device == 1
         assert source.position() == path.stat().st_size
 
 

@@ -108,15 +108,11 @@ def document_drawn(
     )
 
 
-def as_json(data: Any, *, default: Callable[[Any], Any] | None = None) -> str:
-    """Data as JSON text.
-
-    Args:
-        default: what stands for a value that JSON has no word for; without it there must be none.
-    """
+def as_json(data: Any) -> str:
+    """Data as JSON text."""
     import json
 
-    text = json.dumps(data, indent=2, default=default, allow_nan=False) + "\n"
+    text = json.dumps(data, indent=2, allow_nan=False) + "\n"
     # The same text in JSON, and no command (##[...]) to whoever reads the log.
     return text.replace("##", "#\\u0023")
 

@@ -155,8 +155,6 @@ class Leak:
         """Whether it is certain enough to act on: proven or likely."""
         return self.verdict.is_sure
 
-    is_leak = sure
-
     @property
     def why(self) -> tuple[str, ...]:
         """All that is said of the verdict: the evidence, and the reason for doubt."""

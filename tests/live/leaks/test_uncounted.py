@@ -229,9 +229,7 @@ def jitter(gpu: CountedGpu, number: int) -> None:
     "step", [once, filling, sawtooth, larger_batches, jitter, lambda _gpu, _number: None]
 )
 def test_look_alikes(gpu: CountedGpu, step: Step) -> None:
-    assert [
-        leak.kind for leak in seen(gpu, step) if leak.is_leak or leak.verdict == "possible"
-    ] == []
+    assert [leak.kind for leak in seen(gpu, step) if leak.sure or leak.verdict == "possible"] == []
 
 
 def test_reserved_memory_alone_is_the_cache(gpu: CountedGpu) -> None:

@@ -39,7 +39,7 @@ def are_steps(view: Attribution) -> bool:
         return all(modules == cycles[0] for modules in cycles) and any(
             _NUMBER.search(view.modules.paths[module]) for module in cycles[0]
         )
-    return _repeats_inside(view, 1)
+    return _repeats_inside(view)
 
 
 def repeats_earlier(view: Attribution, event: int) -> bool:
@@ -103,8 +103,8 @@ def _computed_by_modules(view: Attribution, leak: RecordedLeak) -> bool:
     return bool(2 * sizes[is_inside].sum() >= sizes.sum())
 
 
-def _repeats_inside(view: Attribution, step: int) -> bool:
-    """Whether some line asks several times in one cycle: alike layers of a whole model."""
-    stacks = view.device.allocations.stack[view.step == step]
+def _repeats_inside(view: Attribution) -> bool:
+    """Whether some lines ask several times in the second cycle: alike layers of a whole model."""
+    stacks = view.device.allocations.stack[view.step == 1]
     _, times = np.unique(stacks[stacks != NO_STACK], return_counts=True)
     return bool(len(times)) and bool((times > 1).mean() >= 0.2)

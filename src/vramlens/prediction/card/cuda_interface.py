@@ -64,7 +64,7 @@ def behave_as(
     _put_memory_figures(torch, card, runner)
     _put_own_limit(torch, card, limit_itself)
     _put_tensor_methods(torch, runner)
-    _put_optimizers(torch)
+    _put_optimizers()
     chosen_attention(card, runner).put_in_place()
     put_flexible_attention(runner)
     put_recurrent_layers(runner)
@@ -445,7 +445,7 @@ def _data_ptr(real: Any, fake: Any) -> Any:
     return data_ptr
 
 
-def _put_optimizers(torch: Any) -> None:
+def _put_optimizers() -> None:
     """Optimizers and gradient clipping go by groups of tensors, as on a GPU
     (torch/optim/optimizer.py).
     """

@@ -29,7 +29,7 @@ def put_eager(runner: OperatorRunner) -> None:
 
     def compile_nothing(model: Any = None, *args: Any, **options: Any) -> Any:
         runner.notes[COMPILED] = None
-        runner.widen("torch.compile, predicted as eager: what it fuses may never be made", 0.0)
+        runner.note_basis("torch.compile, predicted as eager: what it fuses may never be made")
         if model is None:
             return lambda function: compile_nothing(function, *args, **options)
         if not isinstance(model, torch.nn.Module):

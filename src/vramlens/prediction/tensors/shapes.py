@@ -177,9 +177,9 @@ class OperatorRunner:
         tensors = filter(self.is_on_card, tensors_in(args, {}))
         return any(self._values.of(tensor) is None for tensor in tensors)
 
-    def widen(self, basis: str, share: float) -> None:
-        """Notes a rule that is less than exact, with the share of the peak that it may be off."""
-        self._kernels.uncertain[basis] = share
+    def note_basis(self, basis: str) -> None:
+        """Notes a rule that a prediction rests on and that makes its range no wider."""
+        self._kernels.uncertain[basis] = 0.0
 
     def stand_in(
         self, tensor: Any, device: Any, dtype: Any = None, memory_format: Any = None

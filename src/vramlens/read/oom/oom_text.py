@@ -29,7 +29,6 @@ class OomMessage:
             cublas, cudnn, cufft, cusolver, cusparse, jax, tensorflow, vllm, sglang, ggml
             (llama.cpp), onnx, cupy, host (not the GPU's memory), triton and fork (not memory).
         text: the message, on one line.
-        line_number: of its last occurrence, from 1.
         verdict: ``proven``; ``possible`` where the same words have other causes; ``not a problem``
             of memory.
         device, rank: as the message and its line's prefix tell.
@@ -47,7 +46,7 @@ class OomMessage:
         reserved_bytes: printed by 1.4 to 2.0, else the sum of the two above.
         private_pool_bytes: printed as "allocated in private pools"; really the free blocks inside
             them.
-        hint_expandable, hint_max_split: what the message advises, whatever the settings are.
+        hint_expandable: whether the message advises expandable segments, whatever the settings are.
         while_pinning: the lines before speak of pinned host memory, which fails with the same
             words.
         cut: the message breaks off where PyTorch goes on, so figures may be missing.
@@ -63,7 +62,6 @@ class OomMessage:
 
     kind: str
     text: str
-    line_number: int
     verdict: str = "proven"
     device: int | None = None
     rank: int | None = None
@@ -79,7 +77,6 @@ class OomMessage:
     reserved_bytes: int | None = None
     private_pool_bytes: int | None = None
     hint_expandable: bool = False
-    hint_max_split: bool = False
     while_pinning: bool = False
     cut: bool = False
     count: int = 1

@@ -114,7 +114,7 @@ _NCCL_DEVICE = re.compile(rb":\d{1,10}:\d{1,10} \[(\d{1,3})\]")
 
 def messages(stream: BinaryIO | EngineLogReader) -> Iterator[OomMessage]:
     """Every message of a stream, from blocks that overlap by one window."""
-    buffer, line, start, ended = b"", 1, 0, False
+    buffer, start, ended = b"", 0, False
     tracebacks = Tracebacks()
     read = searched = 0  # up to where they have read, and line breaks were looked for
     while not ended:
@@ -124,23 +124,19 @@ def messages(stream: BinaryIO | EngineLogReader) -> Iterator[OomMessage]:
             ended = not block
             buffer += block
         limit = len(buffer) if ended else len(buffer) - _WINDOW
-        counted = 0
         for match, end in _starts(buffer, start, limit):
-            line += buffer.count(b"\n", counted, match.start())
-            counted = match.start()
-            start = match.end()
-            line_start = buffer.rfind(b"\n", max(read, searched), counted) + 1
+            begin, start = match.span()
+            line_start = buffer.rfind(b"\n", max(read, searched), begin) + 1
             if line_start:
                 tracebacks.read(buffer, read, line_start)
                 read = line_start
-            searched = counted
-            before = buffer[max(read, counted - _CONTEXT) : counted]
-            message = _message(buffer, match, end, line, tracebacks.failed_line(before))
+            searched = begin
+            before = buffer[max(read, begin - _CONTEXT) : begin]
+            message = _message(buffer, match, end, tracebacks.failed_line(before))
             if message is not None:
                 yield message
         start = max(start, limit)
-        dropped = max(counted, start - _CONTEXT)
-        line += buffer.count(b"\n", counted, dropped)
+        dropped = max(searched, start - _CONTEXT)
         lines_end = max(buffer.rfind(b"\n", read, start) + 1, dropped, read)
         tracebacks.read(buffer, read, lines_end)
         buffer, start = buffer[dropped:], start - dropped
@@ -177,7 +173,7 @@ def _goes_on(previous: re.Match[bytes] | None, match: re.Match[bytes]) -> bool:
 
 
 def _message(
-    buffer: bytes, match: re.Match[bytes], end: int, line: int, failed: FailedLine | None
+    buffer: bytes, match: re.Match[bytes], end: int, failed: FailedLine | None
 ) -> OomMessage | None:
     """The message that begins at a match; None for words that only quote one, as source code
     does.
@@ -199,14 +195,12 @@ def _message(
     return OomMessage(
         kind=kind,
         text=figures.text,
-        line_number=line,
         verdict=_verdict_of(kind, figures.text),
         device=_device_of(match, kind, before, figures),
         rank=_rank_of(before),
         other_processes=other_processes,
         hidden_processes=hidden + process_is_hidden,
         hint_expandable="expandable_segments" in figures.text,
-        hint_max_split="max_split_size_mb" in figures.text,
         while_pinning=kind == "driver" and b"pin_memory" in context,
         cut=figures.cut,
         roundings=_roundings(figures, sizes),

@@ -153,7 +153,7 @@ def _no_batch_surely_fits(bounds: StepBounds, capacity_bytes: int) -> Finding:
     )
 
 
-def _not_about_the_batch(need: Need) -> Finding | None:
+def _not_about_the_batch(need: Need) -> Finding:
     """The optimizer's state is as large for any batch."""
     return Finding(
         id="smaller_batch",

@@ -69,7 +69,7 @@ def bytes_of_earlier_passes(view: Attribution) -> int:
 def limit_advice(view: Attribution, oom: OomVerdict, need: Need, outlook: Outlook) -> LimitAdvice:
     """What to allow the process, by what the run needs rather than by the one request."""
     most = _most_to_have(oom, view.trace.total_bytes.get(view.device.device))
-    caveat = _caveat(view, oom, need, outlook)
+    caveat = _caveat(oom, need, outlook)
     if most is not None and need.low_bytes > most:
         return LimitAdvice(None, need.low_bytes, _needs(need), most_bytes=most)
     if need.high_bytes is None or need.is_wide:
@@ -102,7 +102,7 @@ def _what_is_open(need: Need) -> str:
     return "the rest of the step is not recorded and"
 
 
-def _caveat(view: Attribution, oom: OomVerdict, need: Need, outlook: Outlook) -> str:
+def _caveat(oom: OomVerdict, need: Need, outlook: Outlook) -> str:
     """What may fill a higher limit, too."""
     if oom.cause == Cause.LEAK:
         return "What earlier steps left will grow and fill that limit too"
