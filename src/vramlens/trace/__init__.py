@@ -32,6 +32,7 @@ from vramlens.trace.stacks import NO_STACK, Frame, Stacks
 from vramlens.trace.storage_facts import (
     AT_THE_END,
     NO_OWNER,
+    NO_TENSORS,
     KeptBy,
     Owners,
     ParameterUse,
@@ -46,6 +47,7 @@ __all__ = [
     "BEFORE",
     "NO_OWNER",
     "NO_STACK",
+    "NO_TENSORS",
     "NO_TEXT",
     "Action",
     "Allocations",

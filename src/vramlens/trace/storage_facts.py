@@ -89,6 +89,18 @@ class TensorNames:
         return len(self.name)
 
 
+NO_TENSORS = TensorNames(
+    device=np.zeros(0, np.int32),
+    address=np.zeros(0, np.uint64),
+    size_bytes=np.zeros(0, np.int64),
+    kind=np.zeros(0, np.uint8),
+    use=np.zeros(0, np.uint8),
+    time_us=np.zeros(0, np.int64),
+    name=(),
+)
+"""Of a recording that names none."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptBy(LeakOwner):
     """What keeps memory: a list, an attribute, a hook; and what the process said of it.

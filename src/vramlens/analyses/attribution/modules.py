@@ -71,8 +71,7 @@ def modules_of(trace: Trace, device: DeviceTrace, names: Names) -> Modules:
         rows = np.flatnonzero(without_grad)
         without_grad[rows] = ~trace.stacks.within(WITHOUT_GRAPH, device.allocations.stack[rows])
         marked = module >= 0
-    if names.table is not None:
-        module = _from_names(names, names.table, module, number)
+    module = _from_names(names, module, number)
     return Modules(module, marked, evaluates, without_grad, tuple(number))
 
 
@@ -101,11 +100,12 @@ def _from_marks(
 
 
 def _from_names(
-    names: Names, table: TensorNames, module: NDArray[np.int64], number: dict[str, int]
+    names: Names, module: NDArray[np.int64], number: dict[str, int]
 ) -> NDArray[np.int64]:
     """Completes the modules by the names of tensors: a parameter belongs to the module that
     holds it.
     """
+    table = names.tensors
     modules = _named_modules(table)
     module_of_row = np.array(module)
     for row in np.flatnonzero(names.named & (module < 0)).tolist():

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from vramlens.leak.claim import with_article
 from vramlens.trace import (
     AT_THE_END,
+    NO_TENSORS,
     DeviceTrace,
     ParameterUse,
     TensorKind,
@@ -48,6 +49,11 @@ class Names:
     table: TensorNames | None
 
     @property
+    def tensors(self) -> TensorNames:
+        """The names; without rows where the recording has none."""
+        return self.table or NO_TENSORS
+
+    @property
     def named(self) -> NDArray[np.bool_]:
         """One flag an allocation: whether it has a name."""
         return self.row >= 0
@@ -59,11 +65,8 @@ class Names:
         A tensor that nothing but a graph keeps is named by its type and shape alone.
         """
         flags = self.named
-        if self.table is not None:
-            by_row = np.array(
-                [not name.endswith(_SHAPE_ONLY) for name in self.table.name], np.bool_
-            )
-            flags[flags] = by_row[self.row[flags]]
+        by_row = np.array([not name.endswith(_SHAPE_ONLY) for name in self.tensors.name], np.bool_)
+        flags[flags] = by_row[self.row[flags]]
         return flags
 
     @cached_property
@@ -79,9 +82,8 @@ class Names:
     def use(self) -> NDArray[np.uint8]:
         """By allocation, a ParameterUse: what training does with it; UNKNOWN for all but parameters."""
         use = np.full(len(self.row), ParameterUse.UNKNOWN, np.uint8)
-        if self.table is not None:
-            parameters = self.of_kind(TensorKind.PARAMETER)
-            use[parameters] = self.table.use[self.row[parameters]]
+        parameters = self.of_kind(TensorKind.PARAMETER)
+        use[parameters] = self.tensors.use[self.row[parameters]]
         return use
 
     @cached_property
@@ -89,14 +91,14 @@ class Names:
         """One flag an allocation: whether it is a parameter that an optimizer has, and that requires no
         gradients, as far as the recording says it.
         """
-        return self._flags(() if self.table is None else self.table.frozen)
+        return self._flags(self.tensors.frozen)
 
     @cached_property
     def in_graph(self) -> NDArray[np.bool_]:
         """One flag an allocation: whether it is a tensor that an autograd graph made, and that keeps it, as far
         as the recording says it.
         """
-        return self._flags(() if self.table is None else self.table.in_graph)
+        return self._flags(self.tensors.in_graph)
 
     def _flags(self, column: Sequence[bool]) -> NDArray[np.bool_]:
         """One flag an allocation: what a column of the table says of it; False where the table has none."""
@@ -110,39 +112,36 @@ class Names:
         says it.
         """
         rows = self.of_kind(*kinds)
-        if self.table is None or not self.table.dtype:
+        type_of = self.tensors.dtype
+        if not type_of:
             return rows[:0]
-        table = self.table
-        is_such = [table.dtype[row] in dtypes for row in self.row[rows].tolist()]
+        is_such = [type_of[row] in dtypes for row in self.row[rows].tolist()]
         return rows[np.array(is_such, np.bool_)]
 
     def of_kind(self, *kinds: TensorKind) -> NDArray[np.int64]:
         """The allocations that are such tensors."""
-        if self.table is None:
-            return np.zeros(0, np.int64)
-        rows = np.flatnonzero(self.row >= 0)
-        return rows[np.isin(self.table.kind[self.row[rows]], kinds)]
+        rows = np.flatnonzero(self.named)
+        return rows[np.isin(self.tensors.kind[self.row[rows]], kinds)]
 
     def name(self, allocation: int) -> str:
         """The name of an allocation; "" without one."""
-        row = int(self.row[allocation])
-        return "" if row < 0 or self.table is None else self.table.name[row]
+        return self._text_of(self.tensors.name, allocation)
 
     def kept_by(self, allocation: int) -> str:
         """What else leads to an allocation (``TensorNames.kept_by``); "" where nobody knows."""
-        return "" if self.table is None else self._text_of(self.table.kept_by, allocation)
+        return self._text_of(self.tensors.kept_by, allocation)
 
     def unfrozen(self, allocation: int) -> str:
         """The module that was to freeze a parameter and does not (``TensorNames.unfrozen``); "" of others."""
-        return "" if self.table is None else self._text_of(self.table.unfrozen, allocation)
+        return self._text_of(self.tensors.unfrozen, allocation)
 
     def shape(self, allocation: int) -> str:
         """Type and sizes of a tensor (``TensorNames.shape``); "" where only its name may tell them."""
-        return "" if self.table is None else self._text_of(self.table.shape, allocation)
+        return self._text_of(self.tensors.shape, allocation)
 
     def circle(self, allocation: int) -> str:
         """The garbage that alone keeps a tensor (``TensorNames.circle``); "" where more does."""
-        return "" if self.table is None else self._text_of(self.table.circle, allocation)
+        return self._text_of(self.tensors.circle, allocation)
 
     def _text_of(self, column: Sequence[str], allocation: int) -> str:
         """What a column of the table says of an allocation; "" where it has no name, or the table no such column."""
@@ -255,12 +254,12 @@ def few_names(
     Names that differ in numbers only count as one: ``model.blocks.{0-11}.mlp.weight``.
     """
     rows = names.row[allocations]
-    if names.table is None or 10 * int(sizes[rows >= 0].sum()) < 9 * int(sizes.sum()):
+    if 10 * int(sizes[rows >= 0].sum()) < 9 * int(sizes.sum()):
         return ()
     totals: dict[str, int] = {}
     numbers: dict[str, set[tuple[int, ...]]] = {}
     for row, size in zip(rows[rows >= 0].tolist(), sizes[rows >= 0].tolist(), strict=True):
-        name = names.table.name[row]
+        name = names.tensors.name[row]
         alike = _NUMBER.sub("{}", name)
         totals[alike] = totals.get(alike, 0) + size
         numbers.setdefault(alike, set()).add(tuple(int(digits) for digits in _NUMBER.findall(name)))

@@ -56,9 +56,7 @@ def is_half_type(name: str) -> bool:
 
 
 def _names_are_half(view: Attribution) -> bool:
-    table = view.names.table
-    if table is None:
-        return False
+    table = view.names.tensors
     bytes_of: Counter[str] = Counter()
     for name, size in zip(table.name, table.size_bytes.tolist(), strict=True):
         bytes_of[name.partition("[")[0]] += size
