@@ -33,10 +33,10 @@ class LineUse:
         sizes: how many different sizes they have.
         static: whether most of its bytes were there before the first step ended and stayed to the
             last.
-        kept_bytes: of those alive at the device's peak, what lived for a whole step or longer; 0 in a
-            summary that is older than that question.
-        main_bytes: the size of those that hold most of it at the device's peak; 0 where nothing of it is
-            alive then, or the summary is older than that question.
+        kept_bytes: of those alive at the device's peak, what lived for a whole step or longer; 0 in
+            a summary that is older than that question.
+        main_bytes: the size of those that hold most of it at the device's peak; 0 where nothing of
+            it is alive then, or the summary is older than that question.
     """
 
     place: Place | None
@@ -106,9 +106,9 @@ class Stray:
 @dataclass(frozen=True, slots=True)
 class RankGrowth:
     """Memory that grows with every step: a leak's verdict, line, bytes per step and so far, steps,
-    what to do, and the lines that asked for it, the largest first (() where it is told at a caller, or
-    the summary is older than that question); whether no module computed it, as what a replay buffer keeps
-    (likewise true of older ones).
+    what to do, and the lines that asked for it, the largest first (() where it is told at a caller,
+    or the summary is older than that question); whether no module computed it, as what a replay
+    buffer keeps (likewise true of older ones).
     """
 
     verdict: Verdict
@@ -180,7 +180,8 @@ class ParameterGroup:
         digest: the sum of their digests, each of a name (without that of the outermost module) and
             a size; modulo 1 << 48.
         dtype: the type of their elements; "" where they have several, or nobody knows.
-        parts: how many ranks have a part of each of them; 0 where they are no DTensors, or nobody knows.
+        parts: how many ranks have a part of each of them; 0 where they are no DTensors, or nobody
+            knows.
     """
 
     modules: str
@@ -195,8 +196,8 @@ class ParameterGroup:
 @dataclass(frozen=True, slots=True)
 class RankFailure:
     """The request that failed on a rank: when (microseconds since the epoch), in which step, for
-    how much, where, whether it ended the program, and why it failed; whether the limit of its process
-    refused it, not the GPU (false in a summary that is older than that question).
+    how much, where, whether it ended the program, and why it failed; whether the limit of its
+    process refused it, not the GPU (false in a summary that is older than that question).
     """
 
     time_us: int
@@ -246,14 +247,14 @@ class RankSummary:
         strays: memory on other devices.
         leaks: what grew with every step.
         avoidable: what one edit would give back; () in a summary that is older than that question.
-        parameters: what training does with the parameters on its device, the largest groups first; ()
-            where that is not known after two steps, or the summary is older than that question.
+        parameters: what training does with the parameters on its device, the largest groups first;
+            () where that is not known after two steps, or the summary is older than that question.
         recomputed_bytes: requested in all by backward passes that computed again what was not kept
             (activation checkpointing); None where the summary is older than that question.
         ledger: kinds and bytes of the device's memory as the driver counted it at the end; empty if
             it was not asked.
-        pinned_bytes: page-locked memory of its host at the end, in use or kept for later; None where
-            the recording does not say.
+        pinned_bytes: page-locked memory of its host at the end, in use or kept for later; None
+            where the recording does not say.
         driver_pid: its process, as the driver counts processes; None if it was not asked.
         neighbors: the other processes on its device at the end: number and bytes, as the driver
             counts them.

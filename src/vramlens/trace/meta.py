@@ -97,15 +97,16 @@ class FailureMeta:
         device_free_bytes: what the driver said was free.
         message: the error's text.
         expression: of the program that asked, as its file has it.
-        node: the operation whose gradient was being computed, as autograd calls it; None outside of a
-            backward pass.
-        source: the text of the lines that held the most then, and of their callers, by file and line.
+        node: the operation whose gradient was being computed, as autograd calls it; None outside of
+            a backward pass.
+        source: the text of the lines that held the most then, and of their callers, by file and
+            line.
         while_handling: whether the program was handling another such error on that thread.
         padded_batch: the batch with most padding, where it could be read.
         ignored_labels: the labels of which most are ignored, likewise.
         row_lengths: batches that may be the one, likewise; those with most padding first.
-        idle_checkpointing: the class of a layer with gradient checkpointing that was in eval mode; None
-            without one.
+        idle_checkpointing: the class of a layer with gradient checkpointing that was in eval mode;
+            None without one.
     """
 
     device: int | None = None
@@ -160,8 +161,8 @@ class WholeRunMeta:
 
     Attributes:
         peak_reserved_bytes: the likeliest peak.
-        low_bytes, high_bytes: between which it lies; high is None where turns of a loop decide it that
-            nobody knows.
+        low_bytes, high_bytes: between which it lies; high is None where turns of a loop decide it
+            that nobody knows.
         floor_bytes: the most bytes alive at once.
     """
 

@@ -53,20 +53,21 @@ class TensorNames:
         time_us: when it was named, in microseconds since the epoch; AT_THE_END for the moment of
             the dump.
         name: ``model.blocks.3.attn.qkv.weight``, ``grad[model.blocks.3.attn.qkv.weight]``.
-        dtype: of parameters and buffers, the type of their elements, such as ``bfloat16``; "" where nobody
-            knows.
+        dtype: of parameters and buffers, the type of their elements, such as ``bfloat16``; "" where
+            nobody knows.
         parts: of parameters that are DTensors, how many ranks have a part of each; 0 of others.
-        kept_by: the cache that leads to a parameter's model, or the attributes by which the objects that hold
-            such tensors lead to each other; "" where nobody knows.
+        kept_by: the cache that leads to a parameter's model, or the attributes by which the objects
+            that hold such tensors lead to each other; "" where nobody knows.
         unfrozen: of parameters that require gradients, the module around each that has ``requires_grad =
             False`` as an attribute, which freezes nothing; "" of others.
         shape: of tensors that are none of a model's or an optimizer's, type and sizes, such as
             ``float32[4096, 1]``; "" of others.
-        circle: of what only garbage kept until Python's collector would have run, the circle of objects that
-            did, such as ``Node.children[0].parent``; "" of others.
-        frozen: of parameters that an optimizer has, whether each requires no gradients; False of others.
-        in_graph: of tensors that are none of a model's or an optimizer's, whether an autograd graph made each,
-            and is kept with it; False of others.
+        circle: of what only garbage kept until Python's collector would have run, the circle of
+            objects that did, such as ``Node.children[0].parent``; "" of others.
+        frozen: of parameters that an optimizer has, whether each requires no gradients; False of
+            others.
+        in_graph: of tensors that are none of a model's or an optimizer's, whether an autograd graph
+            made each, and is kept with it; False of others.
     """
 
     device: NDArray[np.int32]

@@ -80,7 +80,9 @@ class Names:
 
     @cached_property
     def use(self) -> NDArray[np.uint8]:
-        """By allocation, a ParameterUse: what training does with it; UNKNOWN for all but parameters."""
+        """By allocation, a ParameterUse: what training does with it; UNKNOWN for all but
+        parameters.
+        """
         use = np.full(len(self.row), ParameterUse.UNKNOWN, np.uint8)
         parameters = self.of_kind(TensorKind.PARAMETER)
         use[parameters] = self.tensors.use[self.row[parameters]]
@@ -88,28 +90,30 @@ class Names:
 
     @cached_property
     def frozen(self) -> NDArray[np.bool_]:
-        """One flag an allocation: whether it is a parameter that an optimizer has, and that requires no
-        gradients, as far as the recording says it.
+        """One flag an allocation: whether it is a parameter that an optimizer has, and that
+        requires no gradients, as far as the recording says it.
         """
         return self._flags(self.tensors.frozen)
 
     @cached_property
     def in_graph(self) -> NDArray[np.bool_]:
-        """One flag an allocation: whether it is a tensor that an autograd graph made, and that keeps it, as far
-        as the recording says it.
+        """One flag an allocation: whether it is a tensor that an autograd graph made, and that
+        keeps it, as far as the recording says it.
         """
         return self._flags(self.tensors.in_graph)
 
     def _flags(self, column: Sequence[bool]) -> NDArray[np.bool_]:
-        """One flag an allocation: what a column of the table says of it; False where the table has none."""
+        """One flag an allocation: what a column of the table says of it; False where the table has
+        none.
+        """
         flags = np.zeros(len(self.row), np.bool_)
         if column:
             flags[self.named] = np.array(column, np.bool_)[self.row[self.named]]
         return flags
 
     def of_type(self, dtypes: Collection[str], *kinds: TensorKind) -> NDArray[np.int64]:
-        """The allocations that are parameters or buffers with such elements, as far as the recording
-        says it.
+        """The allocations that are parameters or buffers with such elements, as far as the
+        recording says it.
         """
         rows = self.of_kind(*kinds)
         type_of = self.tensors.dtype
@@ -132,11 +136,15 @@ class Names:
         return self._text_of(self.tensors.kept_by, allocation)
 
     def unfrozen(self, allocation: int) -> str:
-        """The module that was to freeze a parameter and does not (``TensorNames.unfrozen``); "" of others."""
+        """The module that was to freeze a parameter and does not (``TensorNames.unfrozen``); "" of
+        others.
+        """
         return self._text_of(self.tensors.unfrozen, allocation)
 
     def shape(self, allocation: int) -> str:
-        """Type and sizes of a tensor (``TensorNames.shape``); "" where only its name may tell them."""
+        """Type and sizes of a tensor (``TensorNames.shape``); "" where only its name may tell
+        them.
+        """
         return self._text_of(self.tensors.shape, allocation)
 
     def circle(self, allocation: int) -> str:
@@ -144,7 +152,9 @@ class Names:
         return self._text_of(self.tensors.circle, allocation)
 
     def _text_of(self, column: Sequence[str], allocation: int) -> str:
-        """What a column of the table says of an allocation; "" where it has no name, or the table no such column."""
+        """What a column of the table says of an allocation; "" where it has no name, or the table
+        no such column.
+        """
         row = int(self.row[allocation])
         return column[row] if row >= 0 and column else ""
 
@@ -224,8 +234,8 @@ for _rank, _kind in enumerate(
 
 
 def store_name(names: Names, allocations: NDArray[np.int64], sizes: NDArray[np.int64]) -> str:
-    """The name, up to its first key, of what keeps most bytes of some allocations: ``Trainer.outputs`` of
-    ``Trainer.outputs[3].loss``; "" where no name is that of most.
+    """The name, up to its first key, of what keeps most bytes of some allocations:
+    ``Trainer.outputs`` of ``Trainer.outputs[3].loss``; "" where no name is that of most.
     """
     totals: dict[str, int] = {}
     is_placed = names.placed[allocations]

@@ -15,7 +15,9 @@ SAME_SHARE = 0.02
 _LARGER_TABLE = 0.25
 """Parameters that are larger by more than this are not a shard that was rounded up."""
 _FAR_MORE = 1.25
-"""Times the bytes or allocations of peers, where each is as large: no rounding of shards does that."""
+"""Times the bytes or allocations of peers, where each is as large: no rounding of shards does
+that.
+"""
 _CAUSES_OF_HINTS = {
     Hint.LOAD: "map_location",
     Hint.OBJECTS: "object_collective",

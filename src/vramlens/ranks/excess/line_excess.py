@@ -16,7 +16,9 @@ _LARGE_PART = 0.3
 """What lines of one file hold of those of several is a fault of its own from this share on."""
 _MOST_TOLD = 3
 _AS_LARGE, _FAR_MORE = 0.05, 1.25
-"""Tensors that are hardly larger on average, and the times as many bytes of them at once: few are large."""
+"""Tensors that are hardly larger on average, and the times as many bytes of them at once: few are
+large.
+"""
 OF_TRAINED = ("gradients", "optimizer_state")
 """Categories of what only a parameter that is trained has."""
 _AS_MUCH = 1.1
@@ -41,8 +43,8 @@ class LineExcess:
 
     @property
     def is_alone(self) -> bool:
-        """True if this is a recorded line that most peers do not have, and none at which FSDP gathers what
-        it lets go in the same step: where it does so hangs on what a rank keeps.
+        """True if this is a recorded line that most peers do not have, and none at which FSDP
+        gathers what it lets go in the same step: where it does so hangs on what a rank keeps.
         """
         is_gathered = self.line.hints & Hint.SHARDED and not self.stays
         return self.usual is None and self.line.place is not None and not is_gathered
@@ -106,9 +108,9 @@ def _without(
 
 
 def is_of_training(excess: LineExcess) -> bool:
-    """True if a line may hold more at the peak because more parameters are trained: their gradients and
-    states, and what other lines make more often or keep for longer. What is as many tensors, each of
-    them larger, is something else; so is what was built before the first step.
+    """True if a line may hold more at the peak because more parameters are trained: their gradients
+    and states, and what other lines make more often or keep for longer. What is as many tensors,
+    each of them larger, is something else; so is what was built before the first step.
     """
     line, usual = excess.line, excess.usual
     if excess.at_peak_bytes <= 0:
@@ -128,7 +130,9 @@ def is_of_training(excess: LineExcess) -> bool:
 def without_training(
     by_cause: Mapping[str, Sequence[LineExcess]],
 ) -> dict[str, list[LineExcess]]:
-    """The lines without those that may hold more because more is trained; the causes that have some."""
+    """The lines without those that may hold more because more is trained; the causes that have
+    some.
+    """
     return _without(by_cause, lambda _, excess: is_of_training(excess))
 
 
@@ -139,8 +143,8 @@ def growth_of(excesses: Sequence[LineExcess]) -> float:
 
 
 def is_kept_for_longer(excess: LineExcess, more_bytes: int) -> bool:
-    """True if a rank makes no more at a line than its peers do, and holds most of what it holds more
-    there at once: no batch does that.
+    """True if a rank makes no more at a line than its peers do, and holds most of what it holds
+    more there at once: no batch does that.
     """
     line, usual = excess.line, excess.usual
     if usual is None or line.allocations != usual.allocations:
@@ -188,7 +192,9 @@ def words_of_lines(ranked: Sequence[LineExcess]) -> list[str]:
 
 
 def echoes_stray(excesses: Sequence[LineExcess], strays: Iterable[Stray]) -> bool:
-    """True if this is what a peer put on this rank's device, seen from the one whose device it is."""
+    """True if this is what a peer put on this rank's device, seen from the one whose device it
+    is.
+    """
     more = bytes_of(excesses)
     places = {excess.line.place for excess in excesses}
     return any(

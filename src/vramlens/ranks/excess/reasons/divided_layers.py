@@ -1,5 +1,6 @@
-"""Layers that are divided among the ranks, such as a vocabulary: where a rank's part has more parameters, what
-is computed with them is larger by the same factor. No batch makes parameters larger.
+"""Layers that are divided among the ranks, such as a vocabulary: where a rank's part has more
+parameters, what is computed with them is larger by the same factor. No batch makes parameters
+larger.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ _LEAST_PART = 0.1
 def divided_parameters(
     larger: Sequence[LineExcess], rank: RankSummary, usual: Usual
 ) -> tuple[LineUse, float] | None:
-    """The parameters of a rank's larger part, and how many times as large they are as its peers', where
-    most of what else is larger is so by that factor; None where it is not.
+    """The parameters of a rank's larger part, and how many times as large they are as its peers',
+    where most of what else is larger is so by that factor; None where it is not.
     """
     growing = list(_larger_parameters(rank, usual))
     alike = [
@@ -46,7 +47,9 @@ def divided_parameters(
 
 
 def are_larger_layers(rank: RankSummary, usual: Usual) -> bool:
-    """True if the parameters that are larger than the peers' have names, and these are no tables'."""
+    """True if the parameters that are larger than the peers' have names, and these are no
+    tables'.
+    """
     peers_bytes: dict[tuple[str, int], list[int]] = defaultdict(list)
     for peer in usual.ranks:
         for group in peer.parameters if peer is not rank else ():
@@ -61,15 +64,17 @@ def are_larger_layers(rank: RankSummary, usual: Usual) -> bool:
 
 
 def has_no_more_parameters(rank: RankSummary, usual: Usual) -> bool:
-    """True if a rank has no more parameters in all than its peers: its part is another one, not a larger
-    one.
+    """True if a rank has no more parameters in all than its peers: its part is another one, not a
+    larger one.
     """
     usual_bytes = lower_median(peer.bytes_of("parameters") for peer in usual.ranks)
     return rank.bytes_of("parameters") <= usual_bytes
 
 
 def _larger_parameters(rank: RankSummary, usual: Usual) -> Iterator[tuple[LineUse, float]]:
-    """Yields as many parameters of a line as on the peers, each larger, and how many times as large."""
+    """Yields as many parameters of a line as on the peers, each larger, and how many times as
+    large.
+    """
     least_bytes = _LEAST_PART * rank.bytes_of("parameters")
     for line in rank.lines:
         peer = usual.line(line) if line.category == "parameters" else None

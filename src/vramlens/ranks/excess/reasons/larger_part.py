@@ -1,5 +1,5 @@
-"""A larger part of what is divided: a rank's share of a model, or of the data that it keeps, is larger, and
-with it all that is computed from it. No batch is.
+"""A larger part of what is divided: a rank's share of a model, or of the data that it keeps, is
+larger, and with it all that is computed from it. No batch is.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _BEFORE = "other"
 def are_of_part(larger: Sequence[LineExcess], rank: RankSummary, usual: Usual) -> bool:
     """True if larger tensors are those of a larger part, and no larger batch.
 
-    No batch makes the parameters of a divided layer larger. A batch is gone when its step ends: of a
-    rank that trains, most of what it holds more is kept for a whole step and longer. Without a model
-    there is no batch, either: then it is enough that what was built before the first step is as many
-    times as large as what a step makes. Servers keep what belongs to their requests.
+    No batch makes the parameters of a divided layer larger. A batch is gone when its step ends: of
+    a rank that trains, most of what it holds more is kept for a whole step and longer. Without a
+    model there is no batch, either: then it is enough that what was built before the first step is
+    as many times as large as what a step makes. Servers keep what belongs to their requests.
     """
     if divided_parameters(larger, rank, usual) is not None:
         return True
@@ -41,7 +41,9 @@ def are_of_part(larger: Sequence[LineExcess], rank: RankSummary, usual: Usual) -
 def words_of_larger(
     cause: str, larger: Sequence[LineExcess], rank: RankSummary, usual: Usual
 ) -> list[str]:
-    """Sentences on larger tensors: of batches what levels them, of others what shows that they are none."""
+    """Sentences on larger tensors: of batches what levels them, of others what shows that they are
+    none.
+    """
     if cause == LARGER_PART:
         return [_why_no_batch(larger, rank, usual)]
     if cause == "wider_numbers":
@@ -77,9 +79,9 @@ def _is_kept(rank: RankSummary, usual: Usual) -> bool:
 
 
 def _kept_of_more(rank: RankSummary, usual: Usual) -> tuple[int, int]:
-    """What lines with larger tensors hold more at the peak because these are kept from step to step, and
-    all that lines hold more there; without what was built before the first step, which is a
-    difference of its own. What leaks is kept, too, and says nothing.
+    """What lines with larger tensors hold more at the peak because these are kept from step to
+    step, and all that lines hold more there; without what was built before the first step, which is
+    a difference of its own. What leaks is kept, too, and says nothing.
     """
     leaking = {leak.place for leak in rank.leaks}
     kept_bytes = more_bytes = 0
@@ -106,8 +108,8 @@ def _has_model(rank: RankSummary) -> bool:
 
 
 def _has_same_factor(larger: Sequence[LineExcess], rank: RankSummary, usual: Usual) -> bool:
-    """True if something that was built before the first step is as many times as large as the largest of
-    what steps make.
+    """True if something that was built before the first step is as many times as large as the
+    largest of what steps make.
     """
     factor = _factor(larger)
     return factor > 1 + SAME_SHARE and any(
@@ -125,7 +127,9 @@ def _built(rank: RankSummary, usual: Usual) -> Iterator[tuple[LineUse, LineUse]]
 
 
 def _factor(larger: Sequence[LineExcess]) -> float:
-    """How many times as large the tensors are of the line of a step that holds most of what is more."""
+    """How many times as large the tensors are of the line of a step that holds most of what is
+    more.
+    """
     of_steps = [excess for excess in larger if excess.line.phase != _BEFORE]
     largest = max(of_steps, key=lambda excess: excess.bytes, default=None)
     if largest is None or largest.usual is None:

@@ -1,5 +1,5 @@
-"""Parameters that a rank trains, and its peers keep frozen: they cost it gradients, optimizer states, and
-the activations that their backward pass needs.
+"""Parameters that a rank trains, and its peers keep frozen: they cost it gradients, optimizer
+states, and the activations that their backward pass needs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ from vramlens.units import counted, first_of, format_size
 
 _OF_BACKWARD = ("backward", "optimizer")
 _PROVING = 0.1
-"""Of what is blamed, that their gradients and two states would be: activations alone may be another's."""
+"""Of what is blamed, that their gradients and two states would be: activations alone may be
+another's.
+"""
 _GRADIENT, _WITH_STATES = 1, 3
 """Times the bytes of a parameter: its gradient, and two states of Adam beside it."""
 _MOST_MODULES = 3
@@ -32,9 +34,9 @@ _FEWEST_RANKS = 3
 def unfrozen_differences(
     beside: RankAgainstPeers, leaks: Sequence[RankDifference]
 ) -> list[RankDifference]:
-    """What a rank holds more because it trains what its peers keep frozen, beside what leaks; [] where
-    it does not, or where that shows in no memory. Stages of a pipeline may number their layers alike,
-    and some be frozen.
+    """What a rank holds more because it trains what its peers keep frozen, beside what leaks; []
+    where it does not, or where that shows in no memory. Stages of a pipeline may number their
+    layers alike, and some be frozen.
     """
     training = beside.usual.training.beside(beside.rank)
     if training is None or training.bytes <= 0 or beside.position.sends:
@@ -80,8 +82,8 @@ def _told(
 
 
 def _parameters(training: OtherTraining, rank: RankSummary) -> tuple[str, str]:
-    """The parameters that make the difference in words (how many, of which modules, how large), and the
-    modules alone.
+    """The parameters that make the difference in words (how many, of which modules, how large), and
+    the modules alone.
     """
     names = tuple(group.modules for group in training.groups)
     other_modules = {group.modules for group in rank.parameters if group not in training.groups}
@@ -92,8 +94,8 @@ def _parameters(training: OtherTraining, rank: RankSummary) -> tuple[str, str]:
 
 
 def notes_of_frozen(ranks: Sequence[RankSummary]) -> Iterator[str]:
-    """Yields one sentence on the ranks that keep frozen what most of their peers train, and hold less
-    for it.
+    """Yields one sentence on the ranks that keep frozen what most of their peers train, and hold
+    less for it.
     """
     if len(ranks) < _FEWEST_RANKS:
         return
