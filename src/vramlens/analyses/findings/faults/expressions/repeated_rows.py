@@ -18,7 +18,6 @@ from vramlens.analyses.findings.faults.expressions.contraction_order import (
 )
 from vramlens.analyses.findings.faults.expressions.costly_expression import shown
 from vramlens.analyses.findings.faults.expressions.expression_parts import (
-    called,
     value_of,
     within,
     without_views,
@@ -26,6 +25,7 @@ from vramlens.analyses.findings.faults.expressions.expression_parts import (
 from vramlens.analyses.findings.usage import part_of_heap
 from vramlens.analyses.scene import Scene, after_failure
 from vramlens.ground.place import Place
+from vramlens.ground.source_code import called
 from vramlens.ground.verdict import Verdict
 from vramlens.trace import TensorKind
 from vramlens.units import format_size
