@@ -123,13 +123,13 @@ def _without_derivatives(
     born = view.device.allocations.born
     derivatives = view.phases.span_start[spans_with(view, DERIVATIVE_FRAME)]
     runs = born[view.modules.marked & (view.phases.span < 0)]
-    left = []
+    without_derivatives = []
     for pass_rows in passes:
         end = int(born[pass_rows[-1]])
         next_run = int(runs[np.searchsorted(runs, end, side="right") :].min(initial=_NEVER))
         if not ((derivatives > end) & (derivatives < next_run)).any():
-            left.append(pass_rows)
-    return left
+            without_derivatives.append(pass_rows)
+    return without_derivatives
 
 
 def _passes_of(view: Attribution, rows: NDArray[np.int64]) -> list[NDArray[np.int64]]:

@@ -410,9 +410,11 @@ def _met_limit(device: DeviceTrace, replay: Replay, settings: Settings) -> Reser
                 failure.size_bytes, settings.large_segment_size
             )
             # What the device had left would have been served, too, but for a part of a page.
-            whole = (int(device.reserved_curve[failure.event]) + failure.device_free_bytes) // PAGE
-            if of_device and low < whole * PAGE < high:
-                low, high = whole * PAGE, min(high, (whole + 1) * PAGE)
+            whole_pages = (
+                int(device.reserved_curve[failure.event]) + failure.device_free_bytes
+            ) // PAGE
+            if of_device and low < whole_pages * PAGE < high:
+                low, high = whole_pages * PAGE, min(high, (whole_pages + 1) * PAGE)
     return ReserveLimit(low, below_bytes=high, of_device=of_device, source="inferred")
 
 

@@ -98,9 +98,9 @@ def _is_leak(facts: HeadlineFacts) -> bool:
 def _leak(leaks: Sequence[RecordedLeak]) -> str:
     leaked_size = format_size(sum(leak.bytes for leak in leaks))
     each_step = leaks[0].per_unit(sum(leak.bytes_per_step for leak in leaks))
-    left = f"leaked {leaked_size}" if are_mostly_sure(leaks) else f"left {leaked_size} behind"
+    growth = f"leaked {leaked_size}" if are_mostly_sure(leaks) else f"left {leaked_size} behind"
     place = max(leaks, key=lambda leak: leak.bytes).place
-    return f"Earlier steps {left}, {each_step} ({place})"
+    return f"Earlier steps {growth}, {each_step} ({place})"
 
 
 def _largest_use(facts: HeadlineFacts) -> str:

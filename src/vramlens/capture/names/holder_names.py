@@ -220,8 +220,8 @@ def caches_of(heap: LiveHeap, arguments: Container[int]) -> dict[int, str]:
     for cache in heap.live.get("lru_cache", ()):
         tables = [entries for entries in referents.of_one(cache) if type(entries) is dict]
         calls = chain.from_iterable(islice(dict.keys(table), _MOST_CALLS) for table in tables)
-        kept = {id(argument) for call in calls if type(call) is tuple for argument in call}
-        for identity in kept:
+        cached = {id(argument) for call in calls if type(call) is tuple for argument in call}
+        for identity in cached:
             if identity in arguments:
                 names.setdefault(identity, name_of_cache(heap, cache))
     return names

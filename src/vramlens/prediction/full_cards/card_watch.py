@@ -112,13 +112,13 @@ class CardWatch:
         """The program limits itself to so many bytes, or lifts its limit (all of the card's). What it had in use
         before is no failure, and then nobody can tell whether the rest fits.
         """
-        others = [room for room in self._waiting if not room.is_own_limit]
+        rooms = [room for room in self._waiting if not room.is_own_limit]
         is_lifted = limit_bytes >= self._card_bytes
         self.own_limit = None if is_lifted else Room(limit_bytes, limit_bytes, is_own_limit=True)
         self.is_limited_late = self._log.peak_bytes > limit_bytes
         if self.own_limit is not None and not self.is_limited_late:
-            others.append(self.own_limit)
-        self._watch(others)
+            rooms.append(self.own_limit)
+        self._watch(rooms)
 
     def _watch(self, rooms: Iterable[Room]) -> None:
         self._waiting = sorted(rooms, key=lambda room: room.free_bytes)

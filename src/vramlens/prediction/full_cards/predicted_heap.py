@@ -91,8 +91,8 @@ def _as_on_a_gpu(objects: list[Any]) -> list[Any]:
     from torch._subclasses.fake_tensor import FakeTensor
 
     own_objects, users_objects = _objects_of_frames()
-    remaining = [each for each in objects if id(each) not in own_objects]
-    tensors = {id(each) for each in remaining if type(each) is FakeTensor}
+    remaining = [candidate for candidate in objects if id(candidate) not in own_objects]
+    tensors = {id(candidate) for candidate in remaining if type(candidate) is FakeTensor}
     reachable = tensors & users_objects
     for first in range(0, len(remaining), _CHUNK):
         reachable |= tensors.intersection(

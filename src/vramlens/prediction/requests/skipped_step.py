@@ -25,9 +25,9 @@ def with_skipped_step(log: RequestLog) -> Iterator[RequestLog]:
     first, second = steps[:2]
     freed = {row: place for place, (kind, row) in enumerate(log.events) if kind == FREE}
     next_place = log.events.index((ALLOCATE, second.start))
-    kept = [row for row in first if freed.get(row, len(log.events)) > next_place]
-    if kept:
-        yield log.with_later_requests(kept, next_place)
+    lasting = [row for row in first if freed.get(row, len(log.events)) > next_place]
+    if lasting:
+        yield log.with_later_requests(lasting, next_place)
 
 
 def _scaled_steps(log: RequestLog) -> list[range]:

@@ -155,10 +155,10 @@ class PlacedTables:
             key: lines for key, lines in self._built_once.items() if len(lines) == len(self._peers)
         }
         spread = {key for key, lines in of_all.items() if _is_spread(lines)}
-        made = {key for key, lines in of_all.items() if _makes_tables(lines[0])}
-        if made <= spread:
+        tables = {key for key, lines in of_all.items() if _makes_tables(lines[0])}
+        if tables <= spread:
             return {}  # ranks that hold other layers, and no part in common
-        files = {key[0].file for key in made & spread if key[0] is not None}
+        files = {key[0].file for key in tables & spread if key[0] is not None}
         return {
             key: _median(lines)
             for key, lines in of_all.items()

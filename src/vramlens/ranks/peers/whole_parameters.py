@@ -105,7 +105,7 @@ def _remedy(rank: RankSummary, saved_bytes: int) -> str:
 def _whole_groups(rank: RankSummary) -> list[ParameterGroup]:
     """The whole parameters that a rank trains and that it might divide, the largest group first."""
     divided = [group for group in rank.parameters if group.parts > 1]
-    whole = [
+    undivided = [
         group
         for group in rank.parameters
         if group.parts <= 1 and group.use == "stepped" and not _EXPERTS.search(group.modules)
@@ -113,10 +113,10 @@ def _whole_groups(rank: RankSummary) -> list[ParameterGroup]:
     if not divided:
         return []
     if _is_fully_sharded(rank):
-        return whole
-    # Of tensor parallelism: what stands in the same layers. Embeddings are often whole on purpose.
+        return undivided
+    # Of tensor parallelism: what stands in the same layers. Embeddings are often undivided on purpose.
     layers = {_layer(group) for group in divided} - {""}
-    return [group for group in whole if _layer(group) in layers]
+    return [group for group in undivided if _layer(group) in layers]
 
 
 def _is_fully_sharded(rank: RankSummary) -> bool:

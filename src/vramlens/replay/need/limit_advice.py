@@ -111,8 +111,8 @@ def _caveat(oom: OomVerdict, need: Need, outlook: Outlook) -> str:
     if outlook.climbing and need.high_bytes is not None:
         return "Steps needed more and more so far, so later ones may need more than that"
     if outlook.is_kept_by_passes(need):
-        kept = format_size(outlook.kept_by_passes)
-        return f"Earlier passes keep {kept} (results, caches), and later ones may add to that"
+        kept_size = format_size(outlook.kept_by_passes)
+        return f"Earlier passes keep {kept_size} (results, caches), and later ones may add to that"
     return ""
 
 

@@ -97,8 +97,8 @@ def _kept_of_more(rank: RankSummary, usual: Usual) -> tuple[int, int]:
             and line.times_as_large(peer) > 1 + SAME_SHARE
         ):
             is_of_model = line.category in STAY
-            kept = line.at_peak_bytes if is_of_model else line.kept_bytes - peer.kept_bytes
-            kept_bytes += min(more, max(0, kept))
+            part_bytes = line.at_peak_bytes if is_of_model else line.kept_bytes - peer.kept_bytes
+            kept_bytes += min(more, max(0, part_bytes))
     return kept_bytes, more_bytes
 
 

@@ -151,8 +151,8 @@ def _from_function(scene: Scene, place: Place, failing: ast.expr) -> Iterator[_C
         place_of = scene.view.place_of_block
         of_lines = np.array([row for row in rows.tolist() if place_of(row) in (maker, place)])
         is_large = allocations.requested_bytes[of_lines] >= request.size_bytes
-        others = np.setdiff1d(rows, of_lines)
-        operand_bytes = int(allocations.requested_bytes[others].max(initial=1))
+        beside_rows = np.setdiff1d(rows, of_lines)
+        operand_bytes = int(allocations.requested_bytes[beside_rows].max(initial=1))
         if is_large.any() and request.size_bytes >= _TIMES * operand_bytes:
             yield _Chain(
                 first,

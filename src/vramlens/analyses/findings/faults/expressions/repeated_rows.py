@@ -95,8 +95,8 @@ def _is_far_larger(look_up: _LookUp) -> bool:
 def _other_factor(look_up: _LookUp) -> str:
     """What the looked-up rows are multiplied with, as the program has it."""
     factors = map(without_views, factors_of(look_up.product))
-    others = [factor for factor in factors if ast.dump(factor) != ast.dump(look_up.call)]
-    return shown(ast.unparse(others[0])) if others else "the other factor"
+    other_factors = [factor for factor in factors if ast.dump(factor) != ast.dump(look_up.call)]
+    return shown(ast.unparse(other_factors[0])) if other_factors else "the other factor"
 
 
 def _look_ups(scene: Scene) -> Iterator[_LookUp]:
@@ -112,17 +112,17 @@ def _look_ups(scene: Scene) -> Iterator[_LookUp]:
         place, path = view.place_of_block(row), view.modules.paths[view.modules.module[row]]
         if place is not None:
             by_line.setdefault((path.rpartition(".")[2], place), []).append(row)
-    for (name, place), made in by_line.items():
-        path = view.modules.paths[view.modules.module[made[0]]]
+    for (name, place), of_line in by_line.items():
+        path = view.modules.paths[view.modules.module[of_line[0]]]
         call, product = _product_of(scene, place, name)
         if call is None or product is None or f"{path}.weight" not in tables:
             continue
-        made_rows = np.array(made, np.int64)
+        result_rows = np.array(of_line, np.int64)
         yield _LookUp(
             table=f"{path}.weight",
-            rows=made_rows,
+            rows=result_rows,
             table_bytes=int(allocations.requested_bytes[tables[f"{path}.weight"]]),
-            result_bytes=int(allocations.requested_bytes[made_rows].max()),
+            result_bytes=int(allocations.requested_bytes[result_rows].max()),
             call=call,
             product=product,
             place=place,
