@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -32,6 +33,9 @@ IN_CALL = "local of "
 """Begins the name of what a function's variable keeps."""
 CACHE = re.compile(r"^(?P<size>unlimited )?lru_cache of ")
 """Begins the name of what a cache of results keeps."""
+_LASTS = re.compile(rf"^(?!{IN_CALL}).*[.\[]")
+"""The name of an attribute or an element: a variable's is one word, or begins with its function."""
+_NUMBERED = re.compile(r"\[\d{1,9}\]$", re.ASCII)
 _MOST_MOMENTS = 64
 _NUMBER = re.compile(r"(?<=\.)[0-9]{1,9}(?=\.)", re.ASCII)
 
@@ -244,6 +248,18 @@ def store_name(names: Names, allocations: NDArray[np.int64], sizes: NDArray[np.i
         totals[name] = totals.get(name, 0) + size
     largest = max(totals, key=totals.__getitem__, default="")
     return largest if 2 * totals.get(largest, 0) > int(sizes.sum()) else ""
+
+
+def stores_of_results(names: Names, allocations: NDArray[np.int64]) -> tuple[str, ...]:
+    """Where the program keeps results with their graphs, as far as that lasts, the store with most first:
+    ``Trainer.losses`` of ``Trainer.losses[3]``, and ``Stats.values['loss']`` of itself. A variable has the
+    result of the latest step in most programs.
+    """
+    results = allocations[names.in_graph[allocations] & names.of_program[allocations]]
+    lasting = [
+        _NUMBERED.sub("", name) for name in map(names.name, results.tolist()) if _LASTS.search(name)
+    ]
+    return tuple(name for name, _ in Counter(lasting).most_common())
 
 
 def store_words(name: str) -> str:

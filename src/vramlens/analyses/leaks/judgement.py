@@ -9,7 +9,7 @@ import numpy as np
 
 from vramlens.analyses.attribution.categories import Category
 from vramlens.analyses.attribution.modules import OUTSIDE
-from vramlens.analyses.attribution.names import store_name
+from vramlens.analyses.attribution.names import store_name, stores_of_results
 from vramlens.analyses.attribution.training import Training
 from vramlens.analyses.leaks.certainty import (
     COPY,
@@ -278,7 +278,7 @@ def _leak_of(evidence: GroupEvidence, judgement: Judgement) -> RecordedLeak:
         evidence=tuple(_sentences(evidence)),
         needs_steps=judgement.needs_steps if is_open else None,
         rows=evidence.rows,
-        kept_in=store_name(view.names, evidence.rows, evidence.sizes),
+        kept_in=_store_of(evidence),
     )
     if owner is None:
         return leak
@@ -290,6 +290,16 @@ def _leak_of(evidence: GroupEvidence, judgement: Judgement) -> RecordedLeak:
         fix_share=owner.fix_share,
         is_freed=owner.is_freed,
     )
+
+
+def _store_of(evidence: GroupEvidence) -> str:
+    """The name of what keeps it; of a graph, of what keeps a result with it; "" where no name is known."""
+    view = evidence.view
+    store = store_name(view.names, evidence.rows, evidence.sizes)
+    if store or not evidence.is_held_by_graph:
+        return store
+    alive = view.device.allocations.alive_after(evidence.cohorts.event)
+    return next(iter(stores_of_results(view.names, alive)), "")
 
 
 _LEFT = {EVERY: "in a row left", IRREGULAR: "at irregular intervals left"}

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vramlens.analyses.attribution.categories import Category
-from vramlens.analyses.attribution.names import IN_CALL, store_words
+from vramlens.analyses.attribution.names import store_words, stores_of_results
 from vramlens.analyses.attribution.steps import PATTERN
 from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
@@ -23,8 +22,6 @@ _LEAST_SHARE = 0.25
 """Of what is in use."""
 _LEAST_OF_GRAPHS = 0.25
 _MOST_STORES = 3
-_LASTS = re.compile(rf"^(?!{IN_CALL}).*[.\[]")
-"""The name of an attribute or an element: a variable's is one word, or begins with its function."""
 _NO_PARTS_OF_GRAPHS = (
     Category.PARAMETERS,
     Category.GRADIENTS,
@@ -38,7 +35,7 @@ def graphs_of_results(scene: Scene) -> Iterator[Finding]:
     """What graphs of several earlier steps keep, where the program keeps results that require gradients."""
     view, allocations, heap = scene.view, scene.device.allocations, scene.advice_heap
     results = scene.program_rows[view.names.in_graph[scene.program_rows]]
-    stores = _stores_of(scene, results)
+    stores = stores_of_results(view.names, results)
     rows = _of_earlier_steps(scene)
     size_bytes = int(allocations.requested_bytes[rows].sum())
     is_much = size_bytes >= _LEAST_SHARE * heap.requested_bytes
@@ -74,22 +71,6 @@ def _are_of_graphs(scene: Scene, rows: NDArray[np.int64]) -> bool:
         graph_bytes > _LEAST_OF_GRAPHS * int(sizes.sum())
         and len(np.unique(view.step[rows])) >= _FEWEST_STEPS
     )
-
-
-def _stores_of(scene: Scene, results: NDArray[np.int64]) -> Sequence[str]:
-    """Where the program keeps results, as far as that lasts: up to the last number of each, those with most results
-    first. A variable has the result of the latest step in most programs.
-    """
-    names = [scene.view.names.name(row) for row in results.tolist()]
-    lasting = [_store_of(name) for name in names if _LASTS.search(name)]
-    stores, counts = np.unique(lasting, return_counts=True)
-    return [str(stores[place]) for place in np.argsort(-counts, kind="stable")]
-
-
-def _store_of(name: str) -> str:
-    """``Trainer.losses`` of ``Trainer.losses[3]``, and ``Stats.values['loss']`` of itself."""
-    before, bracket, key = name.rpartition("[")
-    return before if bracket and key.rstrip("]").isdigit() else name
 
 
 def _of_earlier_steps(scene: Scene) -> NDArray[np.int64]:
