@@ -219,7 +219,7 @@ def main(tick):
 """,
         steps=24,
     )
-    assert "each leads to the one before it by Edit.base" in leak.fix
+    assert "each leads to the entry before it through Edit.base" in leak.fix
     assert "set base to None in the oldest one that it keeps" in leak.fix
 
 

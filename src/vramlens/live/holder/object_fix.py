@@ -257,6 +257,6 @@ def linked_fix(owner: LeakOwner, chain: Chain, at: int, entries: int) -> str:
         return ""
     kind, name = step
     return (
-        f"{owner.name} has {counted(entries, 'entry', 'entries')}, but each leads to the one before it by"
+        f"{owner.name} has {counted(entries, 'entry', 'entries')}, but each leads to the entry before it through"
         f" {class_name(kind)}.{name}: set {name} to None in the oldest one that it keeps"
     )
