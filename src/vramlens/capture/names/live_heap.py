@@ -309,7 +309,11 @@ class LiveHeap:
 
     def in_graph(self, tensor: Any) -> bool:
         """Whether an autograd graph made it, and is kept with it: it requires gradients, and is no leaf."""
-        return self.requires_gradients(tensor) and not self.tensor.is_leaf.__get__(tensor)
+        try:
+            return self.requires_gradients(tensor) and not self.tensor.is_leaf.__get__(tensor)
+        except Exception as error:
+            let_through(error)
+            return False
 
     def gradient(self, tensor: Any) -> Any:
         """The tensor in ``.grad``, or None; of leaves only: reading it of others warns."""
