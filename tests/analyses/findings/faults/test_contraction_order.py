@@ -44,7 +44,7 @@ def of_large_tensor(
         (
             'pair = torch.einsum("abc,cde->abde", left, right)',
             'torch.einsum("abde,bd->ae", pair, env)',
-            "env first with that of left and right",
+            'torch.einsum("bd,abc->dac", env, left), then torch.einsum("dac,cde->ae", part, right)',
         ),
         (
             "pair = torch.tensordot(env, site, dims=1).permute(0, 2, 1)",

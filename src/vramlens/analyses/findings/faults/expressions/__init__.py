@@ -3,6 +3,7 @@
 broadcast_rows: all pairs of a column and a vector that were meant row by row.
 contraction_order: a product of the wrong two of three factors.
 costly_expression: a call that makes more than is often needed.
+einsum_order: two einsums, one after the other, in another order.
 expression_parts: what an expression calls, and what that is given.
 expression_uses: such calls, and what to do instead.
 operand_uses: such calls, told by what they are given.

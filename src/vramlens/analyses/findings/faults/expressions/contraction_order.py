@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.findings.faults.expressions.costly_expression import shown
+from vramlens.analyses.findings.faults.expressions.einsum_order import other_order
 from vramlens.analyses.findings.faults.expressions.expression_parts import (
     assigned_name,
     operands,
@@ -93,6 +94,35 @@ def contraction_order(scene: Scene) -> Iterator[Finding]:
 
 def _other_order(chain: _Chain) -> str:
     """Which factors to take first."""
+    return _einsums(chain) or _in_words(chain)
+
+
+def _einsums(chain: _Chain) -> str:
+    """The two equations in another order; "" where the program has no two of letters, or there is no such order."""
+    pair, whole = _equation(chain.first), _equation(chain.second)
+    first, second = map(without_views, factors_of(chain.first))
+    later_factors = factors_of(chain.second)
+    pair_stands_first = same_text(without_views(later_factors[0]), chain.large)
+    order = other_order(pair, whole, pair_stands_first=pair_stands_first)
+    if order is None:
+        return ""
+    new = ast.unparse(later_factors[1 if pair_stands_first else 0])
+    near, far = (first, second) if order.takes_left else (second, first)
+    return (
+        f'part = torch.einsum("{order.first}", {new}, {ast.unparse(near)}), then'
+        f' torch.einsum("{order.second}", part, {ast.unparse(far)})'
+    )
+
+
+def _equation(product: ast.expr) -> str:
+    """The equation of an einsum; "" of another product."""
+    arguments = product.args if isinstance(product, ast.Call) else []
+    equation = arguments[0] if called(product) == "einsum" and arguments else None
+    text = equation.value if isinstance(equation, ast.Constant) else None
+    return text if isinstance(text, str) else ""
+
+
+def _in_words(chain: _Chain) -> str:
     factors = [ast.unparse(without_views(node)) for node in factors_of(chain.first)]
     small = [
         node for node in factors_of(chain.second) if not same_text(without_views(node), chain.large)
