@@ -139,22 +139,26 @@ class Scene:
         return self.failure is not None and not went_on(self.view, self.failure.request)
 
     @property
-    def ending_request(self) -> OutOfMemory | None:
-        """The failed request that was the program's end; None where none was."""
+    def ending_request(self) -> OutOfMemory:
+        """The failed request that was the program's end, for finders that are asked after_failure.
+
+        Raises:
+            ValueError: memory running out was not the program's end.
+        """
         if self.failure is None or not self.is_ended_by_failure:
-            return None
+            raise ValueError("the program did not end because memory ran out")
         return self.failure.request
 
     @property
     def ending_event(self) -> int | None:
         """The event of the failed request that was the program's end; None where none was."""
-        return None if self.ending_request is None else self.ending_request.event
+        return self.failed_event if self.is_ended_by_failure else None
 
     @property
     def ending_failure(self) -> FailureMeta | None:
         """What the recording says of the failure that was the program's end; None where it says nothing."""
         meta = self.trace.meta
-        return None if self.ending_request is None or meta is None else meta.failure
+        return meta.failure if self.is_ended_by_failure and meta is not None else None
 
     @property
     def ending_expression(self) -> str:
@@ -226,8 +230,8 @@ class Scene:
     @property
     def wanted_bytes(self) -> int:
         """What is in use then, with the request that was the program's end."""
-        request = self.ending_request
-        return self.advice_heap.requested_bytes + (0 if request is None else request.size_bytes)
+        asked_bytes = self.ending_request.size_bytes if self.is_ended_by_failure else 0
+        return self.advice_heap.requested_bytes + asked_bytes
 
     @cached_property
     def pass_begins(self) -> NDArray[np.int64]:
@@ -328,11 +332,13 @@ Finder = Callable[[Scene], Iterator[Finding]]
 
 
 def after_failure(find: Finder) -> Finder:
-    """A finder that is asked only of recordings that end because memory ran out."""
+    """A finder that is asked only of recordings that end because memory ran out: those have an
+    ending_request.
+    """
 
     @wraps(find)
     def find_if_failed(scene: Scene) -> Iterator[Finding]:
-        if scene.ending_request is not None:
+        if scene.is_ended_by_failure:
             yield from find(scene)
 
     return find_if_failed

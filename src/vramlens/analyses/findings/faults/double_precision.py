@@ -11,7 +11,7 @@ from vramlens.analyses.attribution.parameter_uses import modules_with
 from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.findings.usage import part_of_heap
-from vramlens.analyses.scene import Scene
+from vramlens.analyses.scene import Scene, after_failure
 from vramlens.ground.verdict import Verdict
 from vramlens.trace import TensorKind
 from vramlens.units import format_size
@@ -24,11 +24,10 @@ _LEAST_SHARE = 0.5
 """Of what is in use: with less, the rest is what a smaller type would not change."""
 
 
+@after_failure
 def double_precision(scene: Scene) -> Iterator[Finding]:
     """Most of what is in use when memory runs out, if its numbers are twice as wide as usual."""
     request = scene.ending_request
-    if request is None:
-        return
     heap, shapes = scene.advice_heap, scene.advice_shapes
     known_rows = np.array([row for row, shape in shapes.items() if shape.type in _TYPES], np.int64)
     wide_inputs = scene.view.names.of_type(_TYPES[:1], TensorKind.PARAMETER, TensorKind.BUFFER)

@@ -78,8 +78,8 @@ def _is_without_gradient(scene: Scene, parameters: NDArray[np.int64]) -> NDArray
     """One flag a parameter: whether it has no gradient where LBFGS itself ran out of memory: its closure has
     computed all gradients then.
     """
-    request, names = scene.ending_request, scene.view.names
-    frames = scene.trace.stacks.of(request.stack)[:1] if request is not None else ()
+    names = scene.view.names
+    frames = scene.trace.stacks.of(scene.ending_request.stack)[:1]
     is_in_optimizer = any(_LBFGS.search(f"{frame.file}:{frame.function}") for frame in frames)
     has_some = len(np.intersect1d(scene.advice_rows, names.of_kind(TensorKind.GRADIENT))) > 0
     if not is_in_optimizer or not has_some:

@@ -16,7 +16,7 @@ from vramlens.analyses.failure.likeness.larger_pass import ALIKE, PassGrowth, pa
 from vramlens.analyses.finding import Finding, Place
 from vramlens.analyses.findings.faults.uneven_rows import uneven_batches
 from vramlens.analyses.findings.usage import part_of_heap
-from vramlens.analyses.scene import Scene
+from vramlens.analyses.scene import Scene, after_failure
 from vramlens.ground.verdict import Verdict
 from vramlens.trace import NO_STACK, RowLengths, TensorKind
 from vramlens.units import format_size
@@ -27,15 +27,14 @@ _FARTHEST_SIZE = 1000.0
 """Above the logarithm of any size."""
 
 
+@after_failure
 def larger_inputs(scene: Scene) -> Iterator[Finding]:
     """What is in use only because the pass that failed works on more than any pass before it, where
     without that the request would have been served. Passes of the earlier size ran to their end, so
     what was still to come of this one would be as much smaller.
     """
-    request = scene.ending_request
-    if request is None or scene.verdict is None:
-        return
-    least_bytes = scene.verdict.short_by_bytes or request.size_bytes
+    request, verdict = scene.ending_request, scene.verdict
+    least_bytes = (verdict and verdict.short_by_bytes) or request.size_bytes
     for growth in pass_growths(scene.view, request):
         rows = _grown_rows(scene, growth)
         sizes = scene.device.allocations.requested_bytes[rows]

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.findings.usage import part_of_heap
-from vramlens.analyses.scene import Scene
+from vramlens.analyses.scene import Scene, after_failure
 from vramlens.ground.verdict import Verdict
 from vramlens.trace import NO_STACK
 from vramlens.units import format_size
@@ -31,18 +31,15 @@ _PAIRS_IN_PASSING = 1
 """The newest pair is made before the oldest is dropped."""
 
 
+@after_failure
 def lbfgs_history(scene: Scene) -> Iterator[Finding]:
     """The pairs of vectors that torch.optim.LBFGS keeps when memory runs out, if they are much of what
     is in use, and enough of fewer fit.
     """
-    request = scene.ending_request
-    if request is None:
-        return
-    history = _history_of(scene)
-    heap = scene.advice_heap
+    history, heap = _history_of(scene), scene.advice_heap
     if history is None or history.size_bytes < _LEAST_SHARE * heap.requested_bytes:
         return
-    now_bytes = heap.requested_bytes - history.size_bytes + request.size_bytes
+    now_bytes = heap.requested_bytes - history.size_bytes + scene.ending_request.size_bytes
     other_bytes = max(_most_beside(scene, history), now_bytes)
     fitting = (heap.requested_bytes - other_bytes) // history.pair_bytes - _PAIRS_IN_PASSING
     advised = min(max(int(fitting * _ROOM_USED), _FEWEST_PAIRS), _MOST_PAIRS)

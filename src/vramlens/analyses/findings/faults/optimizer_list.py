@@ -11,7 +11,7 @@ from vramlens.analyses.failure.first_step.optimizer_lists import rest_of_list, s
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.findings.usage import part_of_heap, rows_of_lines
 from vramlens.analyses.memory.heap import LineBytes
-from vramlens.analyses.scene import Scene
+from vramlens.analyses.scene import Scene, after_failure
 from vramlens.ground.allocator_sizes import block_size
 from vramlens.ground.verdict import Verdict
 from vramlens.trace import OutOfMemory, TensorKind
@@ -28,12 +28,12 @@ _LEAST_SHARE = 0.1
 """Of what is in use."""
 
 
+@after_failure
 def optimizer_list(scene: Scene) -> Iterator[Finding]:
     """The list of temporaries that was being made when the request failed; or the lists that the
     program made itself, an entry for each parameter.
     """
-    if scene.ending_request is not None:
-        yield from list(_foreach_list(scene, scene.ending_request)) or _own_lists(scene)
+    yield from list(_foreach_list(scene, scene.ending_request)) or _own_lists(scene)
 
 
 def _foreach_list(scene: Scene, request: OutOfMemory) -> Iterator[Finding]:

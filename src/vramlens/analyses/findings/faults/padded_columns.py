@@ -11,7 +11,7 @@ from vramlens.analyses.attribution.categories import Category
 from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.findings.usage import part_of_heap
-from vramlens.analyses.scene import Scene
+from vramlens.analyses.scene import Scene, after_failure
 from vramlens.ground.verdict import Verdict
 from vramlens.trace import PaddedBatch
 from vramlens.units import format_size
@@ -23,13 +23,14 @@ to a multiple of 8 or 64.
 _COMPUTED = (Category.ACTIVATIONS, Category.TEMPORARIES)
 
 
+@after_failure
 def padded_columns(scene: Scene) -> Iterator[Finding]:
     """What is in use for columns of the batch that are padding in every row, when memory runs out, if
     that is much of all.
     """
     request, failure = scene.ending_request, scene.ending_failure
     batch = None if failure is None else failure.padded_batch
-    if request is None or batch is None:
+    if batch is None:
         return
     rows = _of_batch(scene, batch)
     in_use_bytes = int(scene.device.allocations.requested_bytes[rows].sum())

@@ -58,7 +58,6 @@ class _Mask:
 @after_failure
 def repeated_masks(scene: Scene) -> Iterator[Finding]:
     """The masks of one line and shape that several layers keep for the backward pass."""
-    request = scene.ending_request
     groups: defaultdict[tuple[Place, Shape], list[int]] = defaultdict(list)
     masks: dict[Place, _Mask] = {}
     for row, shape in _in_this_pass(scene).items():
@@ -67,7 +66,7 @@ def repeated_masks(scene: Scene) -> Iterator[Finding]:
             place = mask.frame.place
             masks[place] = mask
             groups[place, shape].append(row)
-    if request is None or not groups:
+    if not groups:
         return
     sizes = scene.device.allocations.requested_bytes
     place, shape = max(groups, key=lambda key: sizes[groups[key]].sum())
@@ -164,7 +163,7 @@ def _is_of_layer(scene: Scene, row: int, mask: _Mask) -> bool:
 def _asked_bytes(scene: Scene, row: int) -> int:
     """What the failed request asks for, if that is one more of a row's kind."""
     request, verdict = scene.ending_request, scene.verdict
-    if request is None or verdict is None or verdict.place != scene.view.place_of_block(row):
+    if verdict is None or verdict.place != scene.view.place_of_block(row):
         return 0
     is_alike = request.size_bytes == scene.device.allocations.requested_bytes[row]
     return request.size_bytes if is_alike else 0

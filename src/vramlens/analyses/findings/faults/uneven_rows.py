@@ -11,7 +11,7 @@ from vramlens.analyses.attribution.categories import Category
 from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.findings.usage import part_of_heap
-from vramlens.analyses.scene import Scene
+from vramlens.analyses.scene import Scene, after_failure
 from vramlens.ground.verdict import Verdict
 from vramlens.trace import RowLengths
 from vramlens.units import format_size
@@ -25,10 +25,11 @@ _LEAST_SHARE = 0.25
 _COMPUTED = (Category.ACTIVATIONS, Category.TEMPORARIES)
 
 
+@after_failure
 def uneven_rows(scene: Scene) -> Iterator[Finding]:
     """What is in use for padding to the longest row of the batch when memory runs out, if that is much."""
     request, batch = scene.ending_request, _batch(scene)
-    if request is None or batch is None:
+    if batch is None:
         return
     rows = _computed_of_pass(scene)
     sizes, padded = scene.device.allocations.requested_bytes[rows], batch.rows * batch.longest

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from vramlens.analyses.attribution.phases import Phase
 from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
-from vramlens.analyses.scene import Scene
+from vramlens.analyses.scene import Scene, after_failure
 from vramlens.ground.verdict import Verdict
 from vramlens.trace import IgnoredLabels
 from vramlens.units import KIB, format_size
@@ -26,13 +26,14 @@ _HEAD = re.compile(r"(?:^|\.)(?:lm_head|predictions)(?:\.decoder)?$|(?:^|\.)(?:h
 """How the layer that makes logits is called."""
 
 
+@after_failure
 def unlabeled_positions(scene: Scene) -> Iterator[Finding]:
     """Logits and their gradients for positions without a label that are in use when memory runs out, if
     they are much of all.
     """
     request, failure = scene.ending_request, scene.ending_failure
     labels = None if failure is None else failure.ignored_labels
-    if request is None or labels is None:
+    if labels is None:
         return
     positions = labels.rows * labels.columns
     share = labels.ignored / positions

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vramlens.analyses.finding import Finding
-from vramlens.analyses.scene import Scene
+from vramlens.analyses.scene import Scene, after_failure
 from vramlens.ground.verdict import Verdict
 from vramlens.trace import NO_STACK, Frame
 from vramlens.units import format_size
@@ -48,10 +48,11 @@ _VMAP = re.compile(r"torch[/\\]_functorch[/\\]vmap\.py:(?:vmap_impl|_flat_vmap|_
 _JACOBIAN = re.compile(r"torch[/\\]_functorch[/\\]eager_transforms\.py:wrapper_fn$")
 
 
+@after_failure
 def vectorized_transform(scene: Scene) -> Iterator[Finding]:
     """The transform in which memory ran out, if what it makes is much of all."""
     request, newest = scene.ending_request, _newest_with_line(scene)
-    if request is None or newest is None:
+    if newest is None:
         return
     stacks = scene.trace.stacks
     has_line = scene.view.place_of_stack(request.stack) is not None

@@ -14,7 +14,7 @@ from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.findings.faults.expressions.expression_uses import use_of_expression
 from vramlens.analyses.findings.faults.repeated_masks import is_of_fused_attention, mask_of
-from vramlens.analyses.scene import Scene
+from vramlens.analyses.scene import Scene, after_failure
 from vramlens.ground.verdict import Verdict
 from vramlens.units import counted, format_size
 
@@ -39,11 +39,10 @@ _REMEDIES = (
 """Whose code writes them out, and what to call instead."""
 
 
+@after_failure
 def attention_written_out(scene: Scene) -> Iterator[Finding]:
     """The attention weights that are alive when memory runs out, or are asked for then."""
     request = scene.ending_request
-    if request is None:
-        return
     matrices = {
         row: shape
         for row, shape in _matrices(scene.advice_shapes).items()

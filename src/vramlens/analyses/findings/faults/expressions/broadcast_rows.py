@@ -72,7 +72,7 @@ def _row_by_row(scene: Scene) -> Iterator[tuple[str, int, Place | None, int]]:
     make: the one that failed, and those of lines that made a large square matrix.
     """
     request, expression = scene.ending_request, scene.ending_expression
-    if request is not None and _ROW_BY_ROW.search(expression):
+    if _ROW_BY_ROW.search(expression):
         place = scene.view.place_of_stack(request.stack)
         if not _has_older_twin(scene, place, request.size_bytes, request.event):
             yield expression, request.size_bytes, place, request.event

@@ -68,7 +68,7 @@ def contraction_order(scene: Scene) -> Iterator[Finding]:
     """The product that is many times as large as its factors, where another product takes it in."""
     request = scene.ending_request
     chain = next(_chains(scene), None)
-    if request is None or chain is None:
+    if chain is None:
         return
     in_use_bytes = int(scene.device.allocations.requested_bytes[chain.rows].sum())
     size_bytes = in_use_bytes + request.size_bytes
@@ -156,7 +156,7 @@ def _taken_in(scene: Scene, place: Place, failing: ast.expr) -> Iterator[_Chain]
     )
     row = allocations.largest_of(rows) if len(rows) else -1
     maker = scene.view.place_of_block(row) if row >= 0 else None
-    if request is None or maker is None or not _is_shortly_before(maker, place):
+    if maker is None or not _is_shortly_before(maker, place):
         return
     first, large = _product_of(scene, maker, place, failing)
     size_bytes, born = int(allocations.requested_bytes[row]), int(allocations.born[row])
@@ -172,8 +172,6 @@ def _from_function(scene: Scene, place: Place, failing: ast.expr) -> Iterator[_C
     pass.
     """
     request, allocations, rows = scene.ending_request, scene.device.allocations, scene.advice_rows
-    if request is None:
-        return
     for large in map(without_views, factors_of(failing)):
         maker, first = _returned_product(scene, place, called(large))
         if maker is None or first is None:
@@ -237,7 +235,7 @@ def _product_of(
 def _asked_for(scene: Scene, place: Place, failing: ast.expr) -> Iterator[_Chain]:
     """The failing product itself, if the statement or one of the next lines goes on with it."""
     request = scene.ending_request
-    if request is None or not _is_unlike(failing):
+    if not _is_unlike(failing):
         return
     operand_bytes = _largest_beside(scene, scene.advice_event)
     if request.size_bytes < _TIMES * operand_bytes:

@@ -25,7 +25,7 @@ from vramlens.analyses.findings.faults.expressions.operand_uses import (
 from vramlens.analyses.findings.faults.unnamed_entries import MANY_NAMED, with_unnamed_entries
 from vramlens.analyses.findings.usage import part_of_heap, rows_of_lines
 from vramlens.analyses.memory.heap import LineBytes
-from vramlens.analyses.scene import Scene
+from vramlens.analyses.scene import Scene, after_failure
 from vramlens.ground.place import PACKAGES, Place
 from vramlens.ground.verdict import Verdict
 from vramlens.trace import Frame
@@ -46,6 +46,7 @@ _LONGEST = 60
 """Letters of the expression that are shown."""
 
 
+@after_failure
 def costly_expression(scene: Scene) -> Iterator[Finding]:
     """The call that memory ran out in, if it asked for much at once and something else may do; or the
     calls whose results are much of what is in use, where that is as much.
@@ -58,7 +59,7 @@ def costly_expression(scene: Scene) -> Iterator[Finding]:
 def _failed_call(scene: Scene) -> Iterator[Finding]:
     """The expression, or the operation of a backward pass, that memory ran out in."""
     request, failed_use = scene.ending_request, use_at_the_end(scene)
-    if request is None or failed_use is None:
+    if failed_use is None:
         return
     subject, use = failed_use
     place = None if scene.verdict is None else scene.verdict.place

@@ -175,7 +175,7 @@ def use_of_sum(scene: Scene, *, of_flags: bool) -> ExpressionUse | None:
         of_flags: whether sums are meant that count true ones, by their text, or those of other numbers.
     """
     expression, request = value_of(scene.ending_expression), scene.ending_request
-    if expression is None or request is None:
+    if expression is None:
         return None
     place = None if scene.verdict is None else scene.verdict.place
     statement = None if place is None else value_of(scene.source_of(place))

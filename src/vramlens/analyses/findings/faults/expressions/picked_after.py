@@ -95,7 +95,7 @@ def _results(scene: Scene) -> Iterator[_Result]:
     """Yields the failed request and the largest tensor in use, where they are much of all."""
     request, stacks = scene.ending_request, scene.trace.stacks
     least_bytes = MUCH * scene.wanted_bytes
-    if request is not None and request.size_bytes >= least_bytes:
+    if request.size_bytes >= least_bytes:
         yield _Result(stacks.of(request.stack), scene.ending_expression, request.size_bytes)
     allocations, rows = scene.device.allocations, scene.advice_rows
     row = allocations.largest_of(rows) if len(rows) else -1

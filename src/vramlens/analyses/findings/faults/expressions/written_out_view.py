@@ -24,8 +24,8 @@ _ASSIGNED = re.compile(r"^(\w+)\s*[-+*/]?=(?!=)")
 def written_out_view(scene: Scene) -> Iterator[Finding]:
     """The expression that memory ran out in, if a line above made windows of one of its operands."""
     request, expression = scene.ending_request, scene.ending_expression
-    place = None if request is None else scene.view.place_of_stack(request.stack)
-    if request is None or place is None or request.size_bytes < MUCH * scene.wanted_bytes:
+    place = scene.view.place_of_stack(request.stack)
+    if place is None or request.size_bytes < MUCH * scene.wanted_bytes:
         return
     name = _windows(scene, place, expression)
     if name is None:

@@ -12,7 +12,7 @@ from vramlens.analyses.attribution.remedies_in_use import CHECKPOINT_FRAME, uses
 from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.findings.usage import part_of_heap
-from vramlens.analyses.scene import Scene
+from vramlens.analyses.scene import Scene, after_failure
 from vramlens.ground.verdict import Verdict
 from vramlens.trace import NO_STACK
 from vramlens.units import format_size
@@ -28,11 +28,10 @@ _LEAST_SHARE = 0.6
 """Of what is in use."""
 
 
+@after_failure
 def repeated_turns(scene: Scene) -> Iterator[Finding]:
     """The activations of a loop's turns when memory runs out in one of them, if they are most of all."""
-    request, view = scene.ending_request, scene.view
-    if request is None:
-        return
+    view = scene.view
     has_checkpoints = uses_checkpoints(view)
     rows, turns = _rows_of_turns(scene, has_checkpoints=has_checkpoints)
     size_bytes = int(scene.device.allocations.requested_bytes[rows].sum())

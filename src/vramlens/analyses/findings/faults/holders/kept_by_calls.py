@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.findings.usage import part_of_heap
-from vramlens.analyses.scene import Scene
+from vramlens.analyses.scene import Scene, after_failure
 from vramlens.ground.verdict import Verdict
 from vramlens.units import counted, format_size
 
@@ -55,14 +55,14 @@ class _Calls:
     are_in_sequence: bool
 
 
+@after_failure
 def kept_by_calls(scene: Scene) -> Iterator[Finding]:
     """The function whose calls keep the most when memory runs out, if that is much of all and most of
     these calls do not run. Coroutines that wait are the requests of a server.
     """
-    request = scene.ending_request
-    running_frames = [] if request is None else scene.trace.stacks.of(request.stack)
+    running_frames = scene.trace.stacks.of(scene.ending_request.stack)
     calls = max(_all_calls(scene), key=lambda calls: calls.size_bytes, default=None)
-    if request is None or calls is None:
+    if calls is None:
         return
     running = sum(frame.function == calls.function for frame in running_frames)
     if not running_frames:  # in a backward pass nobody knows which of them waits for it

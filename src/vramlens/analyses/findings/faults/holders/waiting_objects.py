@@ -82,8 +82,7 @@ def waiting_objects(scene: Scene) -> Iterator[Finding]:
         return
     rows, size_bytes, attribute = waiting.rows, waiting.size_bytes, waiting.attribute
     place = scene.view.place_of_block(int(rows[-1]))
-    request = scene.ending_request
-    is_next = request is not None and place == scene.view.place_of_stack(request.stack)
+    is_next = place == scene.view.place_of_stack(scene.ending_request.stack)
     if not is_next or not scene.moves_data(place):
         return
     yield Finding(

@@ -344,11 +344,11 @@ def _is_moved_data(scene: Scene, store: _Store) -> bool:
     """Whether the failed line moves tensors to the GPU into the store, nearly all is there, and no model
     ran since the first of them. What is made there, such as a cache of keys, may have to be.
     """
-    request, born = scene.ending_request, scene.device.allocations.born
+    born = scene.device.allocations.born
     calls = born[scene.view.modules.marked]
-    if request is None or (calls > born[store.rows].min()).any():
+    if (calls > born[store.rows].min()).any():
         return False
-    place = scene.view.place_of_stack(request.stack)
+    place = scene.view.place_of_stack(scene.ending_request.stack)
     is_all = store.size_bytes >= _MOSTLY * scene.advice_heap.requested_bytes
     is_filled = place == scene.view.place_of_block(int(store.rows[0]))
     return is_all and is_filled and scene.moves_data(place)

@@ -13,7 +13,7 @@ from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.findings.faults.expressions.costly_expression import shown
 from vramlens.analyses.findings.usage import part_of_heap
-from vramlens.analyses.scene import Scene
+from vramlens.analyses.scene import Scene, after_failure
 from vramlens.ground.verdict import Verdict
 from vramlens.trace import Frame
 from vramlens.units import counted, format_size
@@ -26,12 +26,10 @@ _LEAST_SHARE = 0.4
 """Of what is in use."""
 
 
+@after_failure
 def listed_batches(scene: Scene) -> Iterator[Finding]:
     """What a generator has made for a list when memory runs out for the next."""
-    request = scene.ending_request
-    if request is None:
-        return
-    frames = scene.trace.stacks.of(request.stack)
+    frames = scene.trace.stacks.of(scene.ending_request.stack)
     for inner, outer in pairwise(frames):  # the innermost first
         place = outer.place
         statement = scene.source_of(place)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.findings.usage import part_of_heap
-from vramlens.analyses.scene import Scene
+from vramlens.analyses.scene import Scene, after_failure
 from vramlens.ground.verdict import Verdict
 from vramlens.trace import TensorKind
 from vramlens.units import counted, format_size
@@ -23,12 +23,13 @@ _LASTING = (
 )
 
 
+@after_failure
 def retry_in_except(scene: Scene) -> Iterator[Finding]:
     """What passes that ran out of memory before are still holding, when another try fails while the
     error of the last one is being handled.
     """
     request, failure = scene.ending_request, scene.ending_failure
-    if request is None or failure is None or not failure.while_handling:
+    if failure is None or not failure.while_handling:
         return
     earlier = [
         failed.event for failed in scene.device.out_of_memory if failed.event < request.event

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.findings.usage import part_of_heap
-from vramlens.analyses.scene import Scene
+from vramlens.analyses.scene import Scene, after_failure
 from vramlens.ground.verdict import Verdict
 from vramlens.units import format_size
 
@@ -26,12 +26,10 @@ anyway, and five times as much at least.
 """
 
 
+@after_failure
 def unused_cache(scene: Scene) -> Iterator[Finding]:
     """The cache that is alive when memory runs out, unless text is generated there."""
-    request = scene.ending_request
-    if request is None:
-        return
-    frames = scene.trace.stacks.of(request.stack)
+    frames = scene.trace.stacks.of(scene.ending_request.stack)
     if not frames or any(_GENERATES.search(frame.file) for frame in frames):
         return
     names = scene.view.names

@@ -97,8 +97,6 @@ def _are_idle(
 def _is_in_backward_pass(scene: Scene) -> bool:
     """Whether the failed request may be one of a backward pass: more gradients may be to come."""
     request, phases = scene.ending_request, scene.view.phases
-    if request is None:
-        return False
     is_of_step = scene.trace.stacks.within(_STEP, np.array([request.stack], np.uint32))[0]
     return bool(phases.span_at(np.array([request.event]))[0] >= 0 and not is_of_step)
 

@@ -40,10 +40,8 @@ def model_of_each_thread(scene: Scene) -> Iterator[Finding]:
     is_trained = len(view.names.of_kind(TensorKind.GRADIENT, TensorKind.OPTIMIZER_STATE)) > 0
     if not size_bytes or size_bytes < _LEAST_SHARE * heap.requested_bytes or is_trained:
         return
-    request = scene.ending_request
-    is_building = request is not None and any(
-        frame.function == "__init__" for frame in stacks.of(request.stack)
-    )
+    frames = stacks.of(scene.ending_request.stack)
+    is_building = any(frame.function == "__init__" for frame in frames)
     models = _models_with_one_layer(view.names.name(row) for row in rows.tolist())
     if models < _FEWEST_MODELS:
         return

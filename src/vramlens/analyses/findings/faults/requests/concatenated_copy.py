@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from vramlens.analyses.finding import Finding
-from vramlens.analyses.scene import Scene
+from vramlens.analyses.scene import Scene, after_failure
 from vramlens.ground.allocator_sizes import MIN_BLOCK
 from vramlens.ground.verdict import Verdict
 from vramlens.trace import TensorKind
@@ -21,11 +21,10 @@ _NEEDED = re.compile(r"torch[/\\](?:optim|distributed)[/\\]|[/\\](?:deepspeed|me
 _KINDS = {TensorKind.GRADIENT: "gradients", TensorKind.PARAMETER: "parameters"}
 
 
+@after_failure
 def concatenated_copy(scene: Scene) -> Iterator[Finding]:
     """The failed request, if it is as large as all gradients or all parameters together."""
     request = scene.ending_request
-    if request is None:
-        return
     if any(_NEEDED.search(frame.file) for frame in scene.trace.stacks.of(request.stack)):
         return
     for kind, words in _KINDS.items():

@@ -31,7 +31,7 @@ _MOST_SAMPLES = 4096
 def converted_whole(scene: Scene) -> Iterator[Finding]:
     """The request for the wide form of the largest tensor in use, if that is no batch."""
     request = scene.ending_request
-    if request is None or request.size_bytes < MUCH * scene.wanted_bytes:
+    if request.size_bytes < MUCH * scene.wanted_bytes:
         return
     if not _CONVERTS.search(scene.ending_expression):
         return

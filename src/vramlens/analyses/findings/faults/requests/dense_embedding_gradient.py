@@ -49,7 +49,7 @@ def _of_new_term(scene: Scene) -> Iterator[Finding]:
     were sparse.
     """
     request, allocations, phases = scene.ending_request, scene.device.allocations, scene.view.phases
-    if request is None or not _is_in_backward(scene):
+    if not _is_in_backward(scene):
         return
     table = _table_of(scene, request.size_bytes)
     is_as_large = allocations.requested_bytes == request.size_bytes
@@ -78,11 +78,8 @@ def _of_new_term(scene: Scene) -> Iterator[Finding]:
 
 
 def _asked_for(scene: Scene) -> Iterator[Finding]:
-    request = scene.ending_request
-    if request is None or not _is_in_backward(scene):
-        return
-    request_bytes = request.size_bytes
-    if request_bytes < _LEAST_SHARE * scene.wanted_bytes:
+    request_bytes = scene.ending_request.size_bytes
+    if not _is_in_backward(scene) or request_bytes < _LEAST_SHARE * scene.wanted_bytes:
         return
     table = _table_of(scene, request_bytes)
     if not table:

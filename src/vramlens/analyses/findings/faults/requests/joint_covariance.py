@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 
 from vramlens.analyses.finding import Finding
-from vramlens.analyses.scene import Scene
+from vramlens.analyses.scene import Scene, after_failure
 from vramlens.ground.verdict import Verdict
 from vramlens.units import format_size
 
@@ -20,11 +20,10 @@ _FEWEST_POINTS = 2_048
 _ITEM_BYTES = (4, 8)
 
 
+@after_failure
 def joint_covariance(scene: Scene) -> Iterator[Finding]:
     """The request of gpytorch that memory ran out in, if it is for as many numbers as points have pairs."""
     request = scene.ending_request
-    if request is None:
-        return
     frames = scene.trace.stacks.of(request.stack)
     calls = [f"{frame.file}:{frame.function}" for frame in frames]
     if not any(map(_PREDICTION.search, calls)) or any(map(_OF_TRAINING.search, calls)):

@@ -18,7 +18,7 @@ from vramlens.analyses.findings.faults.expressions.expression_parts import (
     operands,
     value_of,
 )
-from vramlens.analyses.scene import Scene
+from vramlens.analyses.scene import Scene, after_failure
 from vramlens.ground.allocator_sizes import block_size
 from vramlens.ground.place import Place, base_name
 from vramlens.ground.source_code import called
@@ -76,12 +76,11 @@ class _Use:
     is_sure: bool = False
 
 
+@after_failure
 def request_too_large(scene: Scene) -> Iterator[Finding]:
     """The failed request, if it alone is more than the limit, or than the device."""
-    request, verdict = scene.ending_request, scene.verdict
-    if request is None or verdict is None:
-        return
-    most_bytes = verdict.limit_bytes or scene.outside.total_bytes
+    request, outside = scene.ending_request, scene.outside
+    most_bytes = outside.limit_bytes or outside.total_bytes
     if most_bytes is None or request.size_bytes <= most_bytes:
         return
     place = scene.view.place_of_stack(request.stack)

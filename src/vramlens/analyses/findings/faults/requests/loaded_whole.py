@@ -9,7 +9,7 @@ import numpy as np
 
 from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
-from vramlens.analyses.scene import Scene
+from vramlens.analyses.scene import Scene, after_failure
 from vramlens.ground.place import PACKAGES
 from vramlens.ground.verdict import Verdict
 from vramlens.trace import TensorKind
@@ -23,11 +23,10 @@ _LEAST_SHARE = 0.25
 """Of what is in use and requested."""
 
 
+@after_failure
 def loaded_whole(scene: Scene) -> Iterator[Finding]:
     """What a load has put on the GPU so far, if memory runs out inside of it."""
     request = scene.ending_request
-    if request is None:
-        return
     view, allocations, rows = scene.view, scene.device.allocations, scene.advice_rows
     reads_file = view.trace.stacks.within(
         _READS_FILE, np.append(allocations.stack[rows], np.uint32(request.stack))

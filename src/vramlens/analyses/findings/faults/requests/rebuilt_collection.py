@@ -14,7 +14,7 @@ from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.findings.faults.expressions.costly_expression import shown
 from vramlens.analyses.findings.usage import part_of_heap
-from vramlens.analyses.scene import Scene
+from vramlens.analyses.scene import Scene, after_failure
 from vramlens.ground.place import Place
 from vramlens.ground.verdict import Verdict
 from vramlens.units import format_size
@@ -28,11 +28,11 @@ _FEWEST = 2
 """New entries, with the one that was asked for: of one, the old one must live anyway."""
 
 
+@after_failure
 def rebuilt_collection(scene: Scene) -> Iterator[Finding]:
     """The new entries that were made when memory ran out for another one."""
-    request = scene.ending_request
-    place = None if request is None else scene.view.place_of_stack(request.stack)
-    if request is None or place is None or scene.view.training == Training.SEEN:
+    place = scene.view.place_of_stack(scene.ending_request.stack)
+    if place is None or scene.view.training == Training.SEEN:
         return  # a backward pass may need the old entries anyway
     statement = scene.source_of(place)
     rebuild = _REBUILD.match(statement)
