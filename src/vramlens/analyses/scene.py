@@ -133,6 +133,11 @@ class Scene:
         """The event of the last failed request; None where nothing failed."""
         return None if self.failure is None else self.failure.request.event
 
+    @property
+    def failed_place(self) -> Place | None:
+        """The line whose request failed last; None where nothing failed, or nobody knows the line."""
+        return None if self.verdict is None else self.verdict.place
+
     @cached_property
     def is_ended_by_failure(self) -> bool:
         """Whether a failed request was the program's end."""
@@ -176,12 +181,14 @@ class Scene:
         failure = self.ending_failure
         return "" if failure is None else failure.node or ""
 
-    def source_of(self, place: Place) -> str:
+    def source_of(self, place: Place | None) -> str:
         """The text of one of the lines that held the most when that request failed; "" where the
-        recording does not have it.
+        recording does not have it, or nobody knows the line.
         """
         failure = self.ending_failure
-        return "" if failure is None else failure.source.get((place.file, place.line), "")
+        if failure is None or place is None:
+            return ""
+        return failure.source.get((place.file, place.line), "")
 
     def source_above(self, place: Place) -> Iterator[str]:
         """Yields the text of the lines before the one that request failed at, the nearest first."""
@@ -195,7 +202,7 @@ class Scene:
 
     def moves_data(self, place: Place | None) -> bool:
         """Whether one of those lines moves tensors to the GPU, by its text."""
-        return place is not None and _MOVE.search(self.source_of(place)) is not None
+        return _MOVE.search(self.source_of(place)) is not None
 
     # The memory at a moment
 

@@ -133,16 +133,16 @@ def _holder_of_most(scene: Scene) -> _Holder | None:
 
     What the failed request asked for counts as its line's.
     """
-    heap, verdict = scene.advice_heap, scene.verdict
+    heap = scene.advice_heap
     line = _line_of_most(heap)
     if line is not None:
         return _Holder((line,))
-    if not heap.by_line or verdict is None:
+    if not heap.by_line:
         return None
-    asked_bytes, first = verdict.requested_bytes or 0, heap.by_line[0]
+    asked_bytes, first = scene.ending_request.size_bytes, heap.by_line[0]
     is_much = first.bytes >= _MUCH * heap.requested_bytes
     is_much &= 2 * (first.bytes + asked_bytes) > heap.requested_bytes + asked_bytes
-    if is_much and first.place == verdict.place:
+    if is_much and first.place == scene.failed_place:
         return _Holder((first,), asked_bytes)
     return _kept_by_one_function(heap)
 

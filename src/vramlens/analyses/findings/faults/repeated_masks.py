@@ -109,8 +109,7 @@ def mask_of(scene: Scene, row: int) -> _Mask | None:
 
 def is_of_fused_attention(scene: Scene, row: int) -> bool:
     """Whether a line that already calls the fused attention made a tensor."""
-    place = scene.view.place_of_block(row)
-    return place is not None and _SDPA.search(scene.source_of(place)) is not None
+    return _SDPA.search(scene.source_of(scene.view.place_of_block(row))) is not None
 
 
 def _taken_at(scene: Scene, frame: Frame, name: str) -> Place | None:
@@ -152,8 +151,7 @@ def _is_of_layer(scene: Scene, row: int, mask: _Mask) -> bool:
         if view.place_of_block(other) == mask.taken_at
     }
     if made_in == OUTSIDE or made_in in attending:
-        place = view.place_of_block(row)
-        text = "" if place is None else scene.source_of(place).partition("=")[2]
+        text = scene.source_of(view.place_of_block(row)).partition("=")[2]
         return _OF_LAYER.search(_OF_TENSOR.sub("", text)) is not None
     owner = f"{view.modules.paths[made_in]}."
     parameters = view.names.of_kind(TensorKind.PARAMETER)
@@ -162,8 +160,7 @@ def _is_of_layer(scene: Scene, row: int, mask: _Mask) -> bool:
 
 def _asked_bytes(scene: Scene, row: int) -> int:
     """What the failed request asks for, if that is one more of a row's kind."""
-    request, verdict = scene.ending_request, scene.verdict
-    if verdict is None or verdict.place != scene.view.place_of_block(row):
-        return 0
-    is_alike = request.size_bytes == scene.device.allocations.requested_bytes[row]
-    return request.size_bytes if is_alike else 0
+    request_bytes = scene.ending_request.size_bytes
+    is_of_line = scene.failed_place == scene.view.place_of_block(row)
+    is_alike = request_bytes == scene.device.allocations.requested_bytes[row]
+    return request_bytes if is_of_line and is_alike else 0

@@ -79,8 +79,8 @@ def attention_written_out(scene: Scene) -> Iterator[Finding]:
 
 def _is_a_copy(scene: Scene, row: int) -> bool:
     """Whether the source says what else a matrix is: a mask or bias that is repeated, say."""
-    place = scene.view.place_of_block(row)
-    return place is not None and use_of_expression(scene.source_of(place)) is not None
+    text = scene.source_of(scene.view.place_of_block(row))
+    return use_of_expression(text) is not None
 
 
 def _is_of_attention(scene: Scene, row: int) -> bool:

@@ -85,7 +85,7 @@ def _row_by_row(scene: Scene) -> Iterator[tuple[str, int, Place | None, int]]:
         made_bytes, born = int(allocations.requested_bytes[row]), int(allocations.born[row])
         if _has_older_twin(scene, place, made_bytes, born):
             continue  # a matrix that is centered
-        difference = _DIFFERENCE.search(scene.source_of(place)) if place is not None else None
+        difference = _DIFFERENCE.search(scene.source_of(place))
         if difference is not None and not _MEANT_AS_PAIRS.search(difference[0]):
             yield difference["inner"] or difference["line"], shape.bytes, place, born
 

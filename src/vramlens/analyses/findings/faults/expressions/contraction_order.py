@@ -138,8 +138,7 @@ def _chains(scene: Scene) -> Iterator[_Chain]:
     """The large tensor in use that the failing product takes in, the one that a function gave it, or the large one
     that was asked for.
     """
-    place = None if scene.verdict is None else scene.verdict.place
-    failing = value_of(scene.ending_expression)
+    place, failing = scene.failed_place, value_of(scene.ending_expression)
     if place is None or failing is None or not _is_contraction(failing):
         return
     yield from _taken_in(scene, place, failing)

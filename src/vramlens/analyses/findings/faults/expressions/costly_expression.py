@@ -62,7 +62,7 @@ def _failed_call(scene: Scene) -> Iterator[Finding]:
     if failed_use is None:
         return
     subject, use = failed_use
-    place = None if scene.verdict is None else scene.verdict.place
+    place = scene.failed_place
     of_line = [line for line in scene.advice_heap.by_line if line.place == place]
     alike_lines = of_line if use.stays or use.makes_several else []
     asked_bytes = request.size_bytes + use.makes_several * _bytes_of(of_line)
@@ -180,7 +180,7 @@ def _is_of_another_call(scene: Scene, use: ExpressionUse, line: LineBytes) -> bo
     """
     call = use.call.search(scene.source_of(line.place))
     allocations = scene.device.allocations
-    rows = rows_of_lines(scene, set() if line.place is None else {line.place})
+    rows = rows_of_lines(scene, {line.place})
     stacks, stack_of_row = np.unique(allocations.stack[rows], return_inverse=True)
     bytes_of_stack = np.bincount(stack_of_row, weights=allocations.requested_bytes[rows])
     other_bytes = sum(
@@ -203,7 +203,7 @@ def _is_of_other_code(file: str) -> bool:
 
 
 def _where(line: LineBytes) -> tuple[str, int]:
-    return ("", 0) if line.place is None else (line.place.file, line.place.line)
+    return line.place.file, line.place.line
 
 
 def _entries_by_line(scene: Scene) -> dict[Place | None, list[int]]:
@@ -240,8 +240,7 @@ def use_at_the_end(scene: Scene) -> tuple[str, ExpressionUse] | None:
     it says nothing.
     """
     expression, node = scene.ending_expression, scene.ending_node
-    place = None if scene.verdict is None else scene.verdict.place
-    statement = "" if place is None else scene.source_of(place)
+    statement = scene.source_of(scene.failed_place)
     uses = (
         (shown(expression), use_of_equal_rows(scene)),
         (shown(expression), use_of_sum(scene, of_flags=False)),

@@ -81,7 +81,7 @@ def _expanded(scene: Scene, rows: ast.expr) -> ast.expr | None:
         return rows
     if not isinstance(rows, ast.Name):
         return None
-    place = None if scene.verdict is None else scene.verdict.place
+    place = scene.failed_place
     for text in () if place is None else scene.source_above(place):
         if assigned_name(text) == rows.id:
             maker = value_of(text)
@@ -177,8 +177,7 @@ def use_of_sum(scene: Scene, *, of_flags: bool) -> ExpressionUse | None:
     expression, request = value_of(scene.ending_expression), scene.ending_request
     if expression is None:
         return None
-    place = None if scene.verdict is None else scene.verdict.place
-    statement = None if place is None else value_of(scene.source_of(place))
+    statement = value_of(scene.source_of(scene.failed_place))
     total = next(
         (total for total in _sums(statement or expression) if total.is_of(expression)), None
     )

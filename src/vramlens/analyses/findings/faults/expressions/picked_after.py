@@ -100,8 +100,7 @@ def _results(scene: Scene) -> Iterator[_Result]:
     allocations, rows = scene.device.allocations, scene.advice_rows
     row = allocations.largest_of(rows) if len(rows) else -1
     if row >= 0 and allocations.requested_bytes[row] >= least_bytes:
-        place = scene.view.place_of_block(row)
-        text = "" if place is None else scene.source_of(place)
+        text = scene.source_of(scene.view.place_of_block(row))
         frames = stacks.of(int(allocations.stack[row]))
         yield _Result(frames, text, int(allocations.requested_bytes[row]))
 

@@ -96,7 +96,7 @@ def _versions(scene: Scene) -> _Caches | None:
     lines = {
         line.place
         for line in scene.advice_heap.by_line
-        if line.place is not None and _ADDS_A_PIECE.search(scene.source_of(line.place))
+        if _ADDS_A_PIECE.search(scene.source_of(line.place))
     }
     rows = scene.advice_rows
     rows = rows[view.modules.marked[rows] & view.modules.without_grad[rows]]

@@ -381,7 +381,7 @@ def _is_copy_of_weights(scene: Scene, rows: NDArray[np.int64]) -> bool:
 def _are_gradients_of_passes(scene: Scene, rows: NDArray[np.int64]) -> bool:
     """Whether each parameter's key leads to several gradients, by the text of the line that made them."""
     place = scene.view.place_of_block(int(rows[-1]))
-    if place is None or not _OF_GRADIENT.search(scene.source_of(place)):
+    if not _OF_GRADIENT.search(scene.source_of(place)):
         return False
     named = rows[scene.view.names.named[rows]]
     entries = map(_ENTRY.match, map(scene.view.names.name, named.tolist()))

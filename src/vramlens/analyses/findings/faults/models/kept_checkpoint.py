@@ -73,11 +73,7 @@ def _are_of_lines_that_copy(scene: Scene, rows: NDArray[np.int64]) -> NDArray[np
     """One flag an allocation: whether the text of its line copies."""
     frames = scene.view.phases.frame[rows]
     places = {frame: scene.view.place(frame) for frame in np.unique(frames).tolist()}
-    copying = [
-        frame
-        for frame, place in places.items()
-        if place is not None and _COPIES.search(scene.source_of(place))
-    ]
+    copying = [frame for frame, place in places.items() if _COPIES.search(scene.source_of(place))]
     return np.isin(frames, copying)
 
 

@@ -49,7 +49,7 @@ def converted_whole(scene: Scene) -> Iterator[Finding]:
         title=f"A tensor of {size} is converted as a whole, to a type that is {times} times as wide:"
         f" {format_size(request.size_bytes)} at once",
         bytes=request.size_bytes,
-        place=None if scene.verdict is None else scene.verdict.place,
+        place=scene.failed_place,
         evidence=(f"the request is exactly {times} times as large as the largest tensor in use",),
         fix="keep it as it is, and convert the rows that are used at a time, x[index].float(), where only some are"
         f" (up to {format_size(request.size_bytes)} less)",
@@ -58,8 +58,7 @@ def converted_whole(scene: Scene) -> Iterator[Finding]:
 
 def _is_kept_whole(scene: Scene) -> bool:
     """Whether the statement assigns what it converts, and hands it to no other call: that may need all rows."""
-    place = None if scene.verdict is None else scene.verdict.place
-    assigned = None if place is None else _ASSIGNED.match(scene.source_of(place))
+    assigned = _ASSIGNED.match(scene.source_of(scene.failed_place))
     return assigned is not None and assigned["value"].startswith(scene.ending_expression)
 
 

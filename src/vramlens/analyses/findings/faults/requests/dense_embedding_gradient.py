@@ -68,7 +68,7 @@ def _of_new_term(scene: Scene) -> Iterator[Finding]:
         title=f"this backward pass makes gradients for the whole of {table}, {format_size(request.size_bytes)} each,"
         f" {format_size(size_bytes)} with the request that failed; {earlier_passes:,} earlier ones made none as large",
         bytes=size_bytes,
-        place=scene.verdict.place if scene.verdict is not None else None,
+        place=scene.failed_place,
         evidence=("a term of the loss that uses the whole table makes its gradient dense",),
         fix="find the term that is new in this step's loss and uses the whole table, such as a penalty"
         f" weight.pow(2).sum(), and compute it on the rows that the step looks up, which makes the term smaller"
@@ -90,7 +90,7 @@ def _asked_for(scene: Scene) -> Iterator[Finding]:
         title=f"the gradient of {table} is as large as the table: {format_size(request_bytes)} for the"
         " rows of one step, and as much again for each further look-up",
         bytes=request_bytes,
-        place=scene.verdict.place if scene.verdict is not None else None,
+        place=scene.failed_place,
         evidence=(_EVIDENCE,),
         fix=f"{_FIX}: at least {format_size(request_bytes)} less",
     )

@@ -29,7 +29,7 @@ def joint_covariance(scene: Scene) -> Iterator[Finding]:
     if not any(map(_PREDICTION.search, calls)) or any(map(_OF_TRAINING.search, calls)):
         return
     points = next(filter(None, (_points(request.size_bytes, width) for width in _ITEM_BYTES)), None)
-    if points is None or scene.verdict is None:
+    if points is None:
         return
     yield Finding(
         id="joint_covariance",
@@ -37,7 +37,7 @@ def joint_covariance(scene: Scene) -> Iterator[Finding]:
         title=f"gpytorch computes the covariance of {points:,} points with each other:"
         f" {format_size(request.size_bytes)} at once",
         bytes=request.size_bytes,
-        place=scene.verdict.place,
+        place=scene.failed_place,
         evidence=("memory ran out in it, in the model's prediction",),
         fix="if only means and variances are used, compute a part of the points at a time: for part in"
         " points.split(1024): posterior = model(part), and keep posterior.mean and posterior.variance"
