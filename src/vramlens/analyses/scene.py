@@ -15,6 +15,7 @@ from vramlens.analyses.attribution.named_shapes import Shape, shapes_of
 from vramlens.analyses.attribution.training import pass_starts
 from vramlens.analyses.evaluation_passes import Evaluation, evaluation_of
 from vramlens.analyses.explanation import OomVerdict, Peak
+from vramlens.analyses.extent import Extent
 from vramlens.analyses.failure.ending import went_on
 from vramlens.analyses.failure.failed_request import Failure, Outside
 from vramlens.analyses.failure.oom import failure_of, verdict_of
@@ -31,6 +32,7 @@ from vramlens.errors import UsageError
 from vramlens.ground.place import Place
 from vramlens.read.oom.oom_text import OomMessage
 from vramlens.trace import DeviceTrace, FailureMeta, OutOfMemory, Trace
+from vramlens.units import format_size
 
 _MOVE = re.compile(r"\.(?:cuda\(|to\((?!\s*(?:torch\.(?!device)|[\w.]*dtype\b|[\"']cpu)))")
 """A call that moves tensors to the GPU; with a type it only converts them."""
@@ -255,6 +257,23 @@ class Scene:
     def advice_heap(self) -> Heap:
         """The heap at the failure, else at the peak."""
         return self.heap_at(self.advice_event)
+
+    def bytes_of(self, rows: NDArray[np.int64] | Sequence[int]) -> int:
+        """What some allocations asked for together."""
+        return int(self.device.allocations.requested_bytes[rows].sum())
+
+    def extent(self, rows: NDArray[np.int64]) -> Extent:
+        """The blocks of some allocations at the moment that advice is about."""
+        return Extent(self.advice_event, rows)
+
+    def part_of_heap(self, size_bytes: int) -> str:
+        """A size with its share of the heap then; without one where a request that failed makes it more
+        than the heap has.
+        """
+        in_use_bytes = self.advice_heap.requested_bytes
+        if size_bytes > in_use_bytes:
+            return format_size(size_bytes)
+        return f"{format_size(size_bytes)} ({100 * size_bytes / in_use_bytes:.0f}%)"
 
     @cached_property
     def fragmentation(self) -> Fragmentation:

@@ -27,7 +27,7 @@ def loaded_copies(scene: Scene) -> Iterator[Finding]:
     stacks, stack = view.trace.stacks, allocations.stack
     is_loaded = loading_rows(stacks, stack) & ~deep_copy_rows(stacks, stack)
     loaded_rows = np.flatnonzero(is_loaded)
-    if int(allocations.requested_bytes[loaded_rows].sum()) < _LEAST_BYTES:
+    if scene.bytes_of(loaded_rows) < _LEAST_BYTES:
         return
     fullest_event, _ = allocations.fullest(loaded_rows)
     is_alive, copied = _twins(view, is_loaded, fullest_event)

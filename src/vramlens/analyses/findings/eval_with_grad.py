@@ -102,7 +102,7 @@ def _without_checkpoints(scene: Scene) -> Iterator[Finding]:
     view, allocations, rows = scene.view, scene.device.allocations, scene.advice_rows
     is_since = allocations.born[rows] > scene.last_backward_end
     rows = rows[view.modules.eval_with_grad[rows] & is_since & ~view.names.placed[rows]]
-    size_bytes = int(allocations.requested_bytes[rows].sum())
+    size_bytes = scene.bytes_of(rows)
     if size_bytes < _LEAST_OF_IDLE * scene.advice_heap.requested_bytes:
         return
     yield Finding(
@@ -115,7 +115,7 @@ def _without_checkpoints(scene: Scene) -> Iterator[Finding]:
         evidence=("transformers uses gradient checkpointing in training mode only",),
         fix="call model.train() before training goes on, as after each evaluation: checkpointing then saves much"
         f" of {format_size(size_bytes)}. If this is an evaluation, wrap it in torch.no_grad()",
-        extent=Extent(scene.advice_event, rows),
+        extent=scene.extent(rows),
     )
 
 

@@ -45,7 +45,7 @@ def gradients_kept(scene: Scene) -> Iterator[Finding]:
         allocations.died[rows] > peak.peak_event
     )
     old_rows = rows[at_peak]
-    old_bytes = int(allocations.requested_bytes[old_rows].sum())
+    old_bytes = scene.bytes_of(old_rows)
     yield Finding(
         id="gradients_kept",
         verdict=Verdict.LIKELY,

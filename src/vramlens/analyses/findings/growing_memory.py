@@ -119,7 +119,7 @@ def gathered_outputs(scene: Scene) -> Iterator[Finding]:
     rows = allocations.alive_after(event)
     rows = rows[allocations.stack[rows] != NO_STACK]
     rows = rows[gathers[allocations.stack[rows]]]
-    size_bytes = int(allocations.requested_bytes[rows].sum())
+    size_bytes = scene.bytes_of(rows)
     asked_bytes = 0
     if scene.failure is not None and scene.failed_event is not None:
         request = scene.failure.request

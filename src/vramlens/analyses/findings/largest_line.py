@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from vramlens.analyses.attribution.phases import MODULE_CALL
-from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding, Place
-from vramlens.analyses.findings.usage import part_of_heap, rows_of_lines
+from vramlens.analyses.findings.usage import rows_of_lines
 from vramlens.analyses.memory.heap import Heap, LineBytes
 from vramlens.analyses.scene import Scene
 from vramlens.ground.allocator_sizes import in_pages
@@ -94,12 +93,11 @@ def largest_line(scene: Scene) -> Iterator[Finding]:
         bytes=holder.bytes,
         place=holder.place,
         evidence=(
-            f"{part_of_heap(holder.bytes, scene.advice_heap)} of the memory in use when the request"
-            " failed",
+            f"{scene.part_of_heap(holder.bytes)} of the memory in use when the request failed",
         ),
         fix=f"make {tensor_words} of {_short_names(holder.lines)} smaller"
         f"{_in_parts(scene, rows)} or {remedy}{enough}",
-        extent=Extent(scene.advice_event, rows),
+        extent=scene.extent(rows),
     )
 
 

@@ -56,7 +56,7 @@ def activations(scene: Scene) -> Iterator[Finding]:
     yield Finding(
         id="activations",
         verdict=category.verdict,
-        title=f"{part_of_heap(size, heap)} are activations kept for the backward pass",
+        title=f"{scene.part_of_heap(size)} are activations kept for the backward pass",
         bytes=size,
         place=line.place if line else None,
         evidence=(
@@ -105,7 +105,7 @@ def _is_one_loop(view: Attribution) -> bool:
 def _leaked_activations(scene: Scene) -> int:
     rows = rows_of(scene.leaking_tensors)
     rows = rows[scene.view.categories.category[rows] == Category.ACTIVATIONS]
-    return int(scene.device.allocations.requested_bytes[rows].sum())
+    return scene.bytes_of(rows)
 
 
 def _half_of(size: int, heap: Heap) -> str:
@@ -142,7 +142,7 @@ def optimizer_state(scene: Scene) -> Iterator[Finding]:
     yield Finding(
         id="optimizer_state",
         verdict=category.verdict,
-        title=f"{part_of_heap(category.bytes, heap)} are optimizer state",
+        title=f"{scene.part_of_heap(category.bytes)} are optimizer state",
         bytes=category.bytes,
         fix=f"{saved if _may_be_8_bit(scene.view) else ''}on several GPUs,"
         " sharding (FSDP, ZeRO-1) divides it by their number",
@@ -168,7 +168,7 @@ def _extent_of(
     """
     rows = scene.advice_rows
     rows = rows[scene.view.categories.category[rows] == category]
-    return Extent(scene.advice_event, rows if unwanted is None else np.setdiff1d(rows, unwanted))
+    return scene.extent(rows if unwanted is None else np.setdiff1d(rows, unwanted))
 
 
 def _unwanted_rows(scene: Scene) -> NDArray[np.int64]:
@@ -183,10 +183,3 @@ def rows_of_lines(scene: Scene, places: Set[Place]) -> NDArray[np.int64]:
     frames = view.phases.frame[rows]
     of_places = [frame for frame in np.unique(frames).tolist() if view.place(frame) in places]
     return np.asarray(rows[np.isin(frames, of_places)])
-
-
-def part_of_heap(size: int, heap: Heap) -> str:
-    """A size with its share of the heap; without one where a request that failed makes it more than the heap has."""
-    if size > heap.requested_bytes:
-        return format_size(size)
-    return f"{format_size(size)} ({100 * size / heap.requested_bytes:.0f}%)"

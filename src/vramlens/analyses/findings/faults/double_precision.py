@@ -8,9 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vramlens.analyses.attribution.parameter_uses import modules_with
-from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
-from vramlens.analyses.findings.usage import part_of_heap
 from vramlens.analyses.scene import Scene, after_failure
 from vramlens.ground.verdict import Verdict
 from vramlens.trace import TensorKind
@@ -28,7 +26,7 @@ _LEAST_SHARE = 0.5
 def double_precision(scene: Scene) -> Iterator[Finding]:
     """Most of what is in use when memory runs out, if its numbers are twice as wide as usual."""
     request = scene.ending_request
-    heap, shapes = scene.advice_heap, scene.advice_shapes
+    shapes = scene.advice_shapes
     known_rows = np.array([row for row, shape in shapes.items() if shape.type in _TYPES], np.int64)
     wide_inputs = scene.view.names.of_type(_TYPES[:1], TensorKind.PARAMETER, TensorKind.BUFFER)
     is_vector = scene.device.allocations.requested_bytes[wide_inputs] > _LARGEST_NUMBER
@@ -37,7 +35,7 @@ def double_precision(scene: Scene) -> Iterator[Finding]:
     wide_rows = np.union1d(known_rows, widened_rows)
     sizes = scene.device.allocations.requested_bytes[wide_rows]
     size_bytes = int(sizes.sum())
-    if not size_bytes or size_bytes < _LEAST_SHARE * heap.requested_bytes:
+    if not size_bytes or size_bytes < _LEAST_SHARE * scene.advice_heap.requested_bytes:
         return
     largest = int(wide_rows[np.argmax(sizes)])
     wide_type = shapes[largest].type if largest in shapes else _TYPES[0]
@@ -56,12 +54,12 @@ def double_precision(scene: Scene) -> Iterator[Finding]:
     yield Finding(
         id="double_precision",
         verdict=Verdict.LIKELY,
-        title=f"{part_of_heap(size_bytes, heap)} are in double precision ({wide_type})",
+        title=f"{scene.part_of_heap(size_bytes)} are in double precision ({wide_type})",
         bytes=saved_bytes,
         place=scene.view.place_of_block(largest),
         evidence=(reason, f"the largest takes {format_size(int(sizes.max()))}"),
         fix=f"unless the result needs it, {remedy} (about {format_size(saved_bytes)} less)",
-        extent=Extent(scene.advice_event, wide_rows),
+        extent=scene.extent(wide_rows),
     )
 
 

@@ -13,9 +13,7 @@ from vramlens.analyses.attribution.parameter_uses import (
     modules_with,
     outermost_modules,
 )
-from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
-from vramlens.analyses.findings.usage import part_of_heap
 from vramlens.analyses.scene import Scene, after_failure
 from vramlens.ground.verdict import Verdict
 from vramlens.trace import ParameterUse, TensorKind
@@ -48,7 +46,7 @@ def _in_vectors(scene: Scene, stepped: NDArray[np.int64]) -> Iterator[Finding]:
     sizes = scene.device.allocations.requested_bytes
     is_idle = scene.view.names.frozen[stepped] | _is_without_gradient(scene, stepped)
     idle, trained = stepped[is_idle], stepped[~is_idle]
-    idle_bytes, vector_bytes = int(sizes[idle].sum()), int(sizes[stepped].sum())
+    idle_bytes, vector_bytes = scene.bytes_of(idle), scene.bytes_of(stepped)
     if not len(trained) or idle_bytes < _LEAST_SHARE * vector_bytes:
         return
     rows = scene.advice_rows[sizes[scene.advice_rows] == vector_bytes]
@@ -59,7 +57,7 @@ def _in_vectors(scene: Scene, stepped: NDArray[np.int64]) -> Iterator[Finding]:
     yield Finding(
         id="frozen_in_optimizer",
         verdict=Verdict.LIKELY,
-        title=f"{part_of_heap(size_bytes, scene.advice_heap)} are parts of vectors of torch.optim.LBFGS for"
+        title=f"{scene.part_of_heap(size_bytes)} are parts of vectors of torch.optim.LBFGS for"
         " parameters that are not trained",
         bytes=size_bytes,
         place=scene.view.place_of_block(int(rows[-1])),
@@ -70,7 +68,7 @@ def _in_vectors(scene: Scene, stepped: NDArray[np.int64]) -> Iterator[Finding]:
         ),
         fix=f"give LBFGS only what is trained: {_trained_only(scene, trained, idle)} (about"
         f" {format_size(size_bytes)} less, and as much of each vector to come)",
-        extent=Extent(scene.advice_event, rows),
+        extent=scene.extent(rows),
     )
 
 
@@ -120,14 +118,14 @@ def _in_states(scene: Scene, stepped: NDArray[np.int64]) -> Iterator[Finding]:
         ],
         np.int64,
     )
-    size_bytes = int(allocations.requested_bytes[rows].sum())
+    size_bytes = scene.bytes_of(rows)
     if not len(rows) or size_bytes < _LEAST_SHARE * scene.advice_heap.requested_bytes:
         return
     is_made_at_once = scene.trace.stacks.within(_MADE_AT_ONCE, allocations.stack[rows]).all()
     yield Finding(
         id="frozen_in_optimizer",
         verdict=Verdict.LIKELY if is_made_at_once else Verdict.POSSIBLE,
-        title=f"{part_of_heap(size_bytes, scene.advice_heap)} are states that the optimizer keeps of parameters"
+        title=f"{scene.part_of_heap(size_bytes)} are states that the optimizer keeps of parameters"
         " that are frozen",
         bytes=size_bytes,
         place=scene.view.place_of_block(allocations.largest_of(rows)),
@@ -143,5 +141,5 @@ def _in_states(scene: Scene, stepped: NDArray[np.int64]) -> Iterator[Finding]:
         else "unless they are trained again, take them out of the optimizer when they are frozen:"
         " optimizer.state.pop(p, None) for each, or build a new optimizer of"
         f" {_FILTER} (about {format_size(size_bytes)} less)",
-        extent=Extent(scene.advice_event, rows),
+        extent=scene.extent(rows),
     )

@@ -9,10 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vramlens.analyses.attribution.categories import Category
-from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.findings.faults.expressions.costly_expression import shown
-from vramlens.analyses.findings.usage import part_of_heap
 from vramlens.analyses.scene import Scene
 from vramlens.ground.place import Place
 from vramlens.ground.verdict import Verdict
@@ -41,21 +39,21 @@ def idle_experts(scene: Scene) -> Iterator[Finding]:
             continue
         frames = _frames(scene, *line)
         rows = _activations_through(scene, frames)
-        size_bytes = int(scene.device.allocations.requested_bytes[rows].sum())
+        size_bytes = scene.bytes_of(rows)
         if size_bytes < _LEAST_SHARE * scene.advice_heap.requested_bytes:
             continue
         yield Finding(
             id="idle_experts",
             verdict=Verdict.LIKELY,
             title=f"each {call['expert']} computes all of {call['rows']}, and another line picks from the"
-            f" results: {part_of_heap(size_bytes, scene.advice_heap)} of activations",
+            f" results: {scene.part_of_heap(size_bytes)} of activations",
             bytes=size_bytes,
             place=place,
             evidence=(f"the line is {shown(failure.source[line])}",),
             fix=f"if a router chooses a few for each row, give each {call['expert']} the rows that are its own,"
             f" {call['expert']}({call['rows']}[mask]), and add up the results with index_add"
             f" (up to {format_size(size_bytes)} less)",
-            extent=Extent(scene.advice_event, rows),
+            extent=scene.extent(rows),
         )
         return
 

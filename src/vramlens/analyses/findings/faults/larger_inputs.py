@@ -11,11 +11,9 @@ from numpy.typing import NDArray
 from vramlens.analyses.attribution.attribution import Attribution
 from vramlens.analyses.attribution.phases import MODULE_CALL
 from vramlens.analyses.attribution.remedies_in_use import has_batch_of_one
-from vramlens.analyses.extent import Extent
 from vramlens.analyses.failure.likeness.larger_pass import ALIKE, PassGrowth, pass_growths
 from vramlens.analyses.finding import Finding, Place
 from vramlens.analyses.findings.faults.uneven_rows import uneven_batches
-from vramlens.analyses.findings.usage import part_of_heap
 from vramlens.analyses.scene import Scene, after_failure
 from vramlens.ground.verdict import Verdict
 from vramlens.trace import NO_STACK, RowLengths, TensorKind
@@ -52,7 +50,7 @@ def _finding(scene: Scene, growth: PassGrowth, rows: NDArray[np.int64], size_byt
     return Finding(
         id="larger_inputs",
         verdict=Verdict.LIKELY if is_clear or batch is not None else Verdict.POSSIBLE,
-        title=f"{part_of_heap(size_bytes, scene.advice_heap)} are in use only because the tensors of"
+        title=f"{scene.part_of_heap(size_bytes)} are in use only because the tensors of"
         f" this pass are {growth.times:.2f}x those of the largest pass before it",
         bytes=size_bytes,
         place=_place(scene, growth, rows),
@@ -62,7 +60,7 @@ def _finding(scene: Scene, growth: PassGrowth, rows: NDArray[np.int64], size_byt
             *([] if batch is None else [_unevenness(batch)]),
         ),
         fix=_fix(scene.view, growth, size_bytes),
-        extent=Extent(scene.advice_event, rows),
+        extent=scene.extent(rows),
     )
 
 

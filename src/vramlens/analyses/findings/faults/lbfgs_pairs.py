@@ -9,9 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
-from vramlens.analyses.findings.usage import part_of_heap
 from vramlens.analyses.scene import Scene, after_failure
 from vramlens.ground.verdict import Verdict
 from vramlens.trace import NO_STACK
@@ -49,7 +47,7 @@ def lbfgs_history(scene: Scene) -> Iterator[Finding]:
     yield Finding(
         id="lbfgs_history",
         verdict=Verdict.LIKELY,
-        title=f"{part_of_heap(history.size_bytes, heap)} are {history.pairs} pairs of vectors that"
+        title=f"{scene.part_of_heap(history.size_bytes)} are {history.pairs} pairs of vectors that"
         " torch.optim.LBFGS keeps of its iterations",
         bytes=saved_bytes,
         place=scene.view.place_of_block(int(history.rows[-1])),
@@ -62,7 +60,7 @@ def lbfgs_history(scene: Scene) -> Iterator[Finding]:
         fix=f"pass history_size={advised} to LBFGS ({format_size(saved_bytes)} less): {fitting} pairs fit"
         f" beside the {format_size(other_bytes)} that the rest took at most, and {advised} leave room for"
         " what else grows; with fewer pairs it may take more iterations",
-        extent=Extent(scene.advice_event, history.rows),
+        extent=scene.extent(history.rows),
     )
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from vramlens.analyses.failure.first_step.optimizer_lists import rest_of_list, size_of_list
 from vramlens.analyses.finding import Finding
-from vramlens.analyses.findings.usage import part_of_heap, rows_of_lines
+from vramlens.analyses.findings.usage import rows_of_lines
 from vramlens.analyses.memory.heap import LineBytes
 from vramlens.analyses.scene import Scene, after_failure
 from vramlens.ground.allocator_sizes import block_size
@@ -87,7 +87,7 @@ def _own_lists(scene: Scene) -> Iterator[Finding]:
     yield Finding(
         id="optimizer_list",
         verdict=Verdict.LIKELY,
-        title=f"{part_of_heap(size_bytes, scene.advice_heap)} are lists that the step builds, with an entry"
+        title=f"{scene.part_of_heap(size_bytes)} are lists that the step builds, with an entry"
         " for each parameter, beside gradients and state",
         bytes=size_bytes,
         place=lists[0].place,

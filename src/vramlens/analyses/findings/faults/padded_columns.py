@@ -8,9 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vramlens.analyses.attribution.categories import Category
-from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
-from vramlens.analyses.findings.usage import part_of_heap
 from vramlens.analyses.scene import Scene, after_failure
 from vramlens.ground.verdict import Verdict
 from vramlens.trace import PaddedBatch
@@ -33,7 +31,7 @@ def padded_columns(scene: Scene) -> Iterator[Finding]:
     if batch is None:
         return
     rows = _of_batch(scene, batch)
-    in_use_bytes = int(scene.device.allocations.requested_bytes[rows].sum())
+    in_use_bytes = scene.bytes_of(rows)
     if request.size_bytes % (batch.rows * batch.columns) == 0:
         in_use_bytes += request.size_bytes
     saved_bytes = in_use_bytes * (batch.columns - batch.used_columns) // batch.columns
@@ -43,7 +41,7 @@ def padded_columns(scene: Scene) -> Iterator[Finding]:
         id="padded_columns",
         verdict=Verdict.LIKELY,
         title=f"the batch has {batch.columns:,} columns, and its longest row uses {batch.used_columns:,}:"
-        f" {part_of_heap(saved_bytes, scene.advice_heap)} are for padding",
+        f" {scene.part_of_heap(saved_bytes)} are for padding",
         bytes=saved_bytes,
         place=scene.view.place_of_stack(request.stack),
         evidence=(
@@ -52,7 +50,7 @@ def padded_columns(scene: Scene) -> Iterator[Finding]:
         ),
         fix="pad each batch to its longest row instead of a fixed length (with a tokenizer of transformers"
         f' padding="longest" instead of "max_length"): up to {format_size(saved_bytes)} less',
-        extent=Extent(scene.advice_event, rows),
+        extent=scene.extent(rows),
     )
 
 

@@ -11,7 +11,6 @@ import numpy as np
 
 from vramlens.analyses.attribution.modules import OUTSIDE
 from vramlens.analyses.attribution.named_shapes import Shape
-from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.scene import Scene, after_failure
 from vramlens.ground.place import Place, base_name
@@ -71,7 +70,7 @@ def repeated_masks(scene: Scene) -> Iterator[Finding]:
     sizes = scene.device.allocations.requested_bytes
     place, shape = max(groups, key=lambda key: sizes[groups[key]].sum())
     rows = np.array(groups[place, shape], np.int64)
-    size_bytes = int(sizes[rows].sum())
+    size_bytes = scene.bytes_of(rows)
     asked_bytes = _asked_bytes(scene, int(rows[0]))
     count = len(rows) + bool(asked_bytes)
     if count < _FEWEST_LAYERS or size_bytes + asked_bytes < _LEAST_SHARE * scene.wanted_bytes:
@@ -91,7 +90,7 @@ def repeated_masks(scene: Scene) -> Iterator[Finding]:
         ),
         fix="build it once in each forward pass, before the first layer, and hand the same tensor to all layers: up to"
         f" {format_size(saved_bytes)} less, and one for every layer to come",
-        extent=Extent(scene.advice_event, rows),
+        extent=scene.extent(rows),
     )
 
 

@@ -8,9 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vramlens.analyses.attribution.categories import Category
-from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
-from vramlens.analyses.findings.usage import part_of_heap
 from vramlens.analyses.scene import Scene, after_failure
 from vramlens.ground.verdict import Verdict
 from vramlens.trace import RowLengths
@@ -45,7 +43,7 @@ def uneven_rows(scene: Scene) -> Iterator[Finding]:
         verdict=Verdict.LIKELY,
         title=f"the batch's {batch.rows:,} rows are padded to the longest, {batch.longest:,}, and only"
         f" {100 * batch.total / padded:.0f}% of the padded batch is data: about"
-        f" {part_of_heap(saved_bytes, scene.advice_heap)} are for padding",
+        f" {scene.part_of_heap(saved_bytes)} are for padding",
         bytes=saved_bytes,
         place=scene.view.place_of_stack(request.stack),
         evidence=(
@@ -54,7 +52,7 @@ def uneven_rows(scene: Scene) -> Iterator[Finding]:
         fix="cut or leave out rows that are far longer than the others, or put rows of about one length into a"
         " batch (sort by length, and limit a batch by its rows times its longest row): up to"
         f" {format_size(saved_bytes)} less",
-        extent=Extent(scene.advice_event, rows),
+        extent=scene.extent(rows),
     )
 
 

@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vramlens.analyses.attribution.phases import Phase
-from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.scene import Scene, after_failure
 from vramlens.ground.verdict import Verdict
@@ -62,7 +61,7 @@ def unlabeled_positions(scene: Scene) -> Iterator[Finding]:
         " head(hidden[keep]), where hidden is what the model gives before its head; where it predicts the next"
         " token, keep = labels[:, 1:] != -100 and hidden[:, :-1][keep]"
         f" (up to {format_size(saved_bytes)} less)",
-        extent=Extent(scene.advice_event, rows),
+        extent=scene.extent(rows),
     )
 
 

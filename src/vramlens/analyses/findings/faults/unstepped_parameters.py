@@ -14,9 +14,7 @@ from vramlens.analyses.attribution.parameter_uses import (
     training_rows,
 )
 from vramlens.analyses.attribution.training import LEAST_KEPT_SHARE, pass_starts
-from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
-from vramlens.analyses.findings.usage import part_of_heap
 from vramlens.analyses.scene import Scene, after_failure
 from vramlens.ground.verdict import Verdict
 from vramlens.units import first_of, format_size
@@ -48,7 +46,7 @@ def unstepped_parameters(scene: Scene) -> Iterator[Finding]:
     yield Finding(
         id="unstepped_parameters",
         verdict=Verdict.LIKELY,
-        title=f"{part_of_heap(size_bytes, scene.advice_heap)} are gradients, state and activations for"
+        title=f"{scene.part_of_heap(size_bytes)} are gradients, state and activations for"
         " parameters that no optimizer changes",
         bytes=size_bytes,
         place=scene.view.place_of_block(largest),
@@ -58,7 +56,7 @@ def unstepped_parameters(scene: Scene) -> Iterator[Finding]:
             "leaving parameters out of the optimizer, or a learning rate of 0, does not freeze them",
         ),
         fix=f"unless their gradients are used, {_freeze(modules)} (about {format_size(size_bytes)} less)",
-        extent=Extent(scene.advice_event, rows),
+        extent=scene.extent(rows),
     )
 
 

@@ -145,4 +145,4 @@ def _made_inside(scene: Scene, transform: _Transform) -> int:
     is_outside = ~np.asarray(scene.trace.stacks.within(transform.own, allocations.stack[rows]))
     begins = int(allocations.born[rows[is_outside]].max(initial=0))
     alive = scene.advice_rows
-    return int(allocations.requested_bytes[alive[allocations.born[alive] > begins]].sum())
+    return scene.bytes_of(alive[allocations.born[alive] > begins])

@@ -9,9 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vramlens.analyses.attribution.training import Training
-from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
-from vramlens.analyses.findings.usage import part_of_heap
 from vramlens.analyses.scene import Scene, after_failure
 from vramlens.ground.verdict import Verdict
 from vramlens.trace import ParameterUse, TensorKind
@@ -30,11 +28,11 @@ def wide_weights(scene: Scene) -> Iterator[Finding]:
     them: no backward pass ran, or they are frozen. Likely where a model has run, and where they are frozen
     beside parameters that an optimizer has.
     """
-    view, heap = scene.view, scene.advice_heap
+    view = scene.view
     float32 = view.names.of_type(("float32",), TensorKind.PARAMETER)
     rows = np.intersect1d(float32, scene.advice_rows)
     frozen = rows[view.names.use[rows] == ParameterUse.FROZEN]
-    least_bytes = max(_LEAST_SHARE * heap.requested_bytes, 1)
+    least_bytes = max(_LEAST_SHARE * scene.advice_heap.requested_bytes, 1)
     parameters = np.intersect1d(view.names.of_kind(TensorKind.PARAMETER), scene.advice_rows)
     stepped_bytes = _bytes(scene, parameters[view.names.use[parameters] == ParameterUse.STEPPED])
     # Where as much is trained, they may be an average, which needs more than 16 bits.
@@ -48,17 +46,17 @@ def wide_weights(scene: Scene) -> Iterator[Finding]:
     yield Finding(
         id="wide_weights",
         verdict=Verdict.LIKELY if is_served or are_frozen else Verdict.POSSIBLE,
-        title=f"{part_of_heap(size_bytes, heap)} are weights in float32, PyTorch's default",
+        title=f"{scene.part_of_heap(size_bytes)} are weights in float32, PyTorch's default",
         bytes=size_bytes // 2,
         place=view.place_of_block(int(rows[0])),
         evidence=(_reason(is_served=is_served, are_frozen=are_frozen),),
         fix=f"{_remedy(scene, rows)} (about {format_size(size_bytes // 2)} less)",
-        extent=Extent(scene.advice_event, rows),
+        extent=scene.extent(rows),
     )
 
 
 def _bytes(scene: Scene, rows: NDArray[np.int64]) -> int:
-    return int(scene.device.allocations.requested_bytes[rows].sum())
+    return scene.bytes_of(rows)
 
 
 def _reason(*, is_served: bool, are_frozen: bool) -> str:

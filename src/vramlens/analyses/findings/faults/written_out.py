@@ -10,7 +10,6 @@ import numpy as np
 
 from vramlens.analyses.attribution.modules import OUTSIDE
 from vramlens.analyses.attribution.named_shapes import Shape
-from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.findings.faults.expressions.expression_uses import use_of_expression
 from vramlens.analyses.findings.faults.repeated_masks import is_of_fused_attention, mask_of
@@ -53,7 +52,7 @@ def attention_written_out(scene: Scene) -> Iterator[Finding]:
     if not matrices:
         return
     matrix_rows = np.array(list(matrices), np.int64)
-    alive_bytes = int(scene.device.allocations.requested_bytes[matrix_rows].sum())
+    alive_bytes = scene.bytes_of(matrix_rows)
     is_asked_for = any(shape.bytes == request.size_bytes for shape in matrices.values())
     is_asked_for &= use_of_expression(scene.ending_expression) is None
     asked_bytes = request.size_bytes if is_asked_for else 0
@@ -73,7 +72,7 @@ def attention_written_out(scene: Scene) -> Iterator[Finding]:
         place=scene.view.place_of_block(largest),
         evidence=(f"the largest is {matrices[largest]}{asks}",),
         fix=f"{condition}{_remedy(scene, largest)}: up to {format_size(alive_bytes + asked_bytes)} less",
-        extent=Extent(scene.advice_event, matrix_rows),
+        extent=scene.extent(matrix_rows),
     )
 
 

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.findings.faults.expressions.costly_expression import shown
 from vramlens.analyses.findings.faults.expressions.einsum_order import other_order
@@ -70,7 +69,7 @@ def contraction_order(scene: Scene) -> Iterator[Finding]:
     chain = next(_chains(scene), None)
     if chain is None:
         return
-    in_use_bytes = int(scene.device.allocations.requested_bytes[chain.rows].sum())
+    in_use_bytes = scene.bytes_of(chain.rows)
     size_bytes = in_use_bytes + request.size_bytes
     if size_bytes < _LEAST_SHARE * scene.wanted_bytes:
         return
@@ -88,7 +87,7 @@ def contraction_order(scene: Scene) -> Iterator[Finding]:
         " result, and contract a slice at a time; torch.einsum of all factors finds such an order where opt_einsum is"
         " installed"
         f" (up to {format_size(size_bytes)} less)",
-        extent=Extent(scene.advice_event, chain.rows),
+        extent=scene.extent(chain.rows),
     )
 
 

@@ -23,7 +23,7 @@ from vramlens.analyses.findings.faults.expressions.operand_uses import (
     use_of_sum,
 )
 from vramlens.analyses.findings.faults.unnamed_entries import MANY_NAMED, with_unnamed_entries
-from vramlens.analyses.findings.usage import part_of_heap, rows_of_lines
+from vramlens.analyses.findings.usage import rows_of_lines
 from vramlens.analyses.memory.heap import LineBytes
 from vramlens.analyses.scene import Scene, after_failure
 from vramlens.ground.place import PACKAGES, Place
@@ -115,7 +115,7 @@ def _kept_results(scene: Scene) -> Iterator[Finding]:
     yield Finding(
         id="costly_expression",
         verdict=Verdict.LIKELY,
-        title=f"{shown(text)}{more} {use.reading}: {part_of_heap(size_bytes, heap)}{followed}",
+        title=f"{shown(text)}{more} {use.reading}: {scene.part_of_heap(size_bytes)}{followed}",
         bytes=size_bytes,
         place=lines[0].place,
         evidence=("that is in use when the request fails",),
@@ -148,7 +148,7 @@ def _bytes_of_following(scene: Scene, lines: Sequence[LineBytes]) -> int:
         and view.categories.category[row] not in _OF_PARAMETERS
         and (int(sizes[row]) in result_sizes or _row_count(scene, row) in counts)
     ]
-    return int(sizes[following].sum())
+    return scene.bytes_of(following)
 
 
 def _row_count(scene: Scene, row: int) -> int:

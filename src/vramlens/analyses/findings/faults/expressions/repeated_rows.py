@@ -10,7 +10,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.findings.faults.expressions.contraction_order import (
     factors_of,
@@ -22,7 +21,6 @@ from vramlens.analyses.findings.faults.expressions.expression_parts import (
     within,
     without_views,
 )
-from vramlens.analyses.findings.usage import part_of_heap
 from vramlens.analyses.scene import Scene, after_failure
 from vramlens.ground.place import Place
 from vramlens.ground.source_code import called
@@ -61,12 +59,11 @@ class _LookUp:
 @after_failure
 def repeated_rows(scene: Scene) -> Iterator[Finding]:
     """The look-ups of most bytes whose rows a product takes in, where a table has far fewer rows."""
-    sizes = scene.device.allocations.requested_bytes
     look_ups = [look_up for look_up in _look_ups(scene) if _is_far_larger(look_up)]
-    largest = max(look_ups, key=lambda look_up: int(sizes[look_up.rows].sum()), default=None)
+    largest = max(look_ups, key=lambda look_up: scene.bytes_of(look_up.rows), default=None)
     if largest is None:
         return
-    size_bytes = int(sizes[largest.rows].sum())
+    size_bytes = scene.bytes_of(largest.rows)
     if size_bytes < _LEAST_SHARE * scene.wanted_bytes:
         return
     call = shown(ast.unparse(largest.call))
@@ -75,7 +72,7 @@ def repeated_rows(scene: Scene) -> Iterator[Finding]:
         id="repeated_rows",
         verdict=Verdict.LIKELY,
         title=f"{call} copies a row of {largest.table} for each entry of its index, only to be multiplied:"
-        f" {part_of_heap(size_bytes, scene.advice_heap)}",
+        f" {scene.part_of_heap(size_bytes)}",
         bytes=size_bytes,
         place=largest.place,
         evidence=(
@@ -83,7 +80,7 @@ def repeated_rows(scene: Scene) -> Iterator[Finding]:
         ),
         fix=f"multiply {other} with the whole table first ({other} @ weight.T: a number for each of its rows), and pick"
         f" from that by the index, with gather() (up to {format_size(size_bytes)} less)",
-        extent=Extent(scene.advice_event, largest.rows),
+        extent=scene.extent(largest.rows),
         recurs=True,
     )
 

@@ -17,9 +17,7 @@ from vramlens.analyses.attribution.training import (
     may_train,
     spans_with,
 )
-from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
-from vramlens.analyses.findings.usage import part_of_heap
 from vramlens.analyses.scene import Scene
 from vramlens.ground.verdict import Verdict
 from vramlens.trace import TensorKind
@@ -102,7 +100,7 @@ def derivative_graphs(scene: Scene) -> Iterator[Finding]:
     chain = _chain(scene)
     if chain is None or not len(chain.spans):
         return
-    view, allocations, heap = scene.view, scene.device.allocations, scene.advice_heap
+    view, allocations = scene.view, scene.device.allocations
     starts, ends = view.phases.span_start[chain.spans], view.phases.span_end[chain.spans]
     rows = scene.advice_rows
     is_other = np.isin(view.categories.category[rows], (Category.PARAMETERS, Category.WORKSPACE))
@@ -121,7 +119,7 @@ def derivative_graphs(scene: Scene) -> Iterator[Finding]:
         repeated = steps + bool(is_next.any())
     else:
         repeated = steps
-    if repeated < chain.fewest or size_bytes < _LEAST_SHARE * heap.requested_bytes:
+    if repeated < chain.fewest or size_bytes < _LEAST_SHARE * scene.advice_heap.requested_bytes:
         return
     is_given_up = given_up_since(scene, chain.begins) > _MOST_GIVEN_UP * size_bytes
     if is_given_up and not chain.frees_its_graphs:
@@ -134,13 +132,13 @@ def derivative_graphs(scene: Scene) -> Iterator[Finding]:
     yield Finding(
         id="retained_graph",
         verdict=Verdict.LIKELY if takes_signs else chain.verdict,
-        title=f"{part_of_heap(size_bytes, heap)} are graphs of {steps} steps that asked"
+        title=f"{scene.part_of_heap(size_bytes)} are graphs of {steps} steps that asked"
         f" torch.autograd.grad for a derivative: {chain.keeper}",
         bytes=saved_bytes,
         place=view.place_of_block(_last_largest(rows[is_computed], sizes[is_computed])),
         evidence=tuple(evidence),
         fix=f"{chain.unless}, {chain.remedy} (about {format_size(saved_bytes)} less)",
-        extent=Extent(scene.advice_event, rows),
+        extent=scene.extent(rows),
     )
 
 
@@ -360,4 +358,4 @@ def given_up_since(scene: Scene, event: int) -> int:
     span = view.phases.span_at(freed[rows])
     rows, span = rows[span >= 0], span[span >= 0]
     is_older = allocations.born[rows] < view.phases.span_start[span]
-    return int(allocations.requested_bytes[rows[is_older]].sum())
+    return scene.bytes_of(rows[is_older])

@@ -10,9 +10,7 @@ from numpy.typing import NDArray
 from vramlens.analyses.attribution.categories import Category
 from vramlens.analyses.attribution.names import store_words, stores_of_results
 from vramlens.analyses.attribution.steps import PATTERN
-from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
-from vramlens.analyses.findings.usage import part_of_heap
 from vramlens.analyses.scene import Scene, after_failure
 from vramlens.ground.verdict import Verdict
 from vramlens.units import format_size, listed
@@ -33,12 +31,12 @@ _NO_PARTS_OF_GRAPHS = (
 @after_failure
 def graphs_of_results(scene: Scene) -> Iterator[Finding]:
     """What graphs of several earlier steps keep, where the program keeps results that require gradients."""
-    view, allocations, heap = scene.view, scene.device.allocations, scene.advice_heap
+    view = scene.view
     results = scene.program_rows[view.names.in_graph[scene.program_rows]]
     stores = stores_of_results(view.names, results)
     rows = _of_earlier_steps(scene)
-    size_bytes = int(allocations.requested_bytes[rows].sum())
-    is_much = size_bytes >= _LEAST_SHARE * heap.requested_bytes
+    size_bytes = scene.bytes_of(rows)
+    is_much = size_bytes >= _LEAST_SHARE * scene.advice_heap.requested_bytes
     if not stores or not is_much or not _are_of_graphs(scene, rows):
         return
     keepers = listed([store_words(store) for store in stores], _MOST_STORES)
@@ -47,7 +45,7 @@ def graphs_of_results(scene: Scene) -> Iterator[Finding]:
         id="graphs_of_results",
         verdict=Verdict.LIKELY,
         title=f"{keepers} {'keeps' if is_one else 'keep'} a result that requires gradients, and with it the graphs of"
-        f" earlier steps: {part_of_heap(size_bytes, heap)}",
+        f" earlier steps: {scene.part_of_heap(size_bytes)}",
         bytes=size_bytes,
         place=view.place_of_block(int(results[-1])),
         evidence=(
@@ -55,7 +53,7 @@ def graphs_of_results(scene: Scene) -> Iterator[Finding]:
             " frees it",
         ),
         fix=f"keep .item() or .detach() of what goes into {keepers} (up to {format_size(size_bytes)} less)",
-        extent=Extent(scene.advice_event, rows),
+        extent=scene.extent(rows),
     )
 
 

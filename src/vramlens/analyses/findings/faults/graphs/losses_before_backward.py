@@ -12,10 +12,8 @@ from numpy.typing import NDArray
 from vramlens.analyses.attribution.categories import Category
 from vramlens.analyses.attribution.trainable import trainable_bytes
 from vramlens.analyses.attribution.training import Training, pass_starts
-from vramlens.analyses.extent import Extent
 from vramlens.analyses.failure.unconsumed_forward import waiting_passes
 from vramlens.analyses.finding import Finding
-from vramlens.analyses.findings.usage import part_of_heap
 from vramlens.analyses.scene import Scene
 from vramlens.ground.verdict import Verdict
 from vramlens.units import format_size
@@ -54,7 +52,7 @@ def losses_before_backward(scene: Scene) -> Iterator[Finding]:
         return
     heap, sizes = scene.advice_heap, scene.device.allocations.requested_bytes
     rows = passes.activations
-    size_bytes = int(sizes[rows].sum())
+    size_bytes = scene.bytes_of(rows)
     is_small = passes.bytes_of_each(sizes[rows]) < _LEAST_OF_A_PASS * heap.requested_bytes
     if is_small.any() or size_bytes < _LEAST_SHARE * heap.requested_bytes:
         return
@@ -65,7 +63,7 @@ def losses_before_backward(scene: Scene) -> Iterator[Finding]:
     yield Finding(
         id="losses_before_backward",
         verdict=Verdict.LIKELY,
-        title=f"{part_of_heap(size_bytes, heap)} are activations of {count} forward passes that have"
+        title=f"{scene.part_of_heap(size_bytes)} are activations of {count} forward passes that have"
         " their losses already, and wait for one backward pass",
         bytes=saved_bytes,
         place=scene.view.place_of_block(passes.loss_rows[-1]),
@@ -77,7 +75,7 @@ def losses_before_backward(scene: Scene) -> Iterator[Finding]:
         fix="if these losses are only added up, and no state goes from one pass to the next, call"
         " backward() on each loss (times its weight) as soon as it is there, instead of once on their"
         f" sum: the gradients add up to the same (about {format_size(saved_bytes)} less)",
-        extent=Extent(scene.advice_event, rows),
+        extent=scene.extent(rows),
     )
 
 
@@ -185,8 +183,8 @@ def _goes_on(scene: Scene, passes: _Passes) -> bool:
 
 def _gradients_to_come(scene: Scene) -> int:
     """What the gradients will take that a backward pass after the first loss makes."""
-    allocations, event = scene.device.allocations, scene.advice_event
+    event = scene.advice_event
     rows = scene.advice_rows
     is_gradient = scene.view.categories.category[rows] == Category.GRADIENTS
-    made_bytes = int(allocations.requested_bytes[rows[is_gradient]].sum())
+    made_bytes = scene.bytes_of(rows[is_gradient])
     return max(trainable_bytes(scene.view, rows, event) - made_bytes, 0)

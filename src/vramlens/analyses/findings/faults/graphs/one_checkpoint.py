@@ -11,9 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vramlens.analyses.attribution.parameter_uses import all_around
-from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
-from vramlens.analyses.findings.usage import part_of_heap
 from vramlens.analyses.scene import Scene, after_failure
 from vramlens.ground.verdict import Verdict
 from vramlens.units import format_size
@@ -49,23 +47,24 @@ def _of_last_segment(scene: Scene) -> Iterator[Finding]:
     stacks, allocations, rows = scene.trace.stacks, scene.device.allocations, scene.advice_rows
     stack = allocations.stack[rows]
     rows = rows[stacks.within(_IN_SEQUENCE, stack) & ~stacks.within(_IN_CHECKPOINT, stack)]
-    size_bytes, heap = int(allocations.requested_bytes[rows].sum()), scene.advice_heap
+    size_bytes = scene.bytes_of(rows)
     modules = scene.view.modules
     marked = rows[modules.marked[rows]]
     is_one_layer = len(marked) > 0 and len(_layers(modules.paths, modules.module[marked])) < 2
-    if not size_bytes or size_bytes < _LEAST_OF_LAST * heap.requested_bytes or is_one_layer:
+    is_much = size_bytes >= max(_LEAST_OF_LAST * scene.advice_heap.requested_bytes, 1)
+    if not is_much or is_one_layer:
         return
     yield Finding(
         id="one_checkpoint",
         verdict=Verdict.LIKELY,
-        title=f"{part_of_heap(size_bytes, heap)} are activations of checkpoint_sequential's last segment, which"
+        title=f"{scene.part_of_heap(size_bytes)} are activations of checkpoint_sequential's last segment, which"
         " it never checkpoints",
         bytes=size_bytes,
         place=scene.view.place_of_block(allocations.largest_of(rows)),
         evidence=("with one segment nothing is checkpointed, with two half of the layers",),
         fix="pass more segments (the second argument is how many, not how long they are): the square root of the number"
         " of layers, or as many as there are layers",
-        extent=Extent(scene.advice_event, rows),
+        extent=scene.extent(rows),
     )
 
 
@@ -74,7 +73,7 @@ def _computed_again(scene: Scene) -> Iterator[Finding]:
     is_again = scene.trace.stacks.within(_RECOMPUTING, allocations.stack[rows])
     rows = rows[is_again & modules.marked[rows]]
     layers = _layers(modules.paths, modules.module[rows])
-    size_bytes = int(allocations.requested_bytes[rows].sum())
+    size_bytes = scene.bytes_of(rows)
     if size_bytes < _LEAST_SHARE * scene.wanted_bytes:
         return
     if len(layers) < _FEWEST_LAYERS:
@@ -135,18 +134,18 @@ def _of_parts(
         rows: what it computed again.
     """
     allocations = scene.device.allocations
-    size_bytes = int(allocations.requested_bytes[rows].sum())
+    size_bytes = scene.bytes_of(rows)
     saved_bytes = size_bytes - size_bytes // count
     return Finding(
         id="one_checkpoint",
         verdict=verdict,
-        title=f"{part_of_heap(size_bytes, scene.advice_heap)} were computed again for one checkpoint, which is"
+        title=f"{scene.part_of_heap(size_bytes)} were computed again for one checkpoint, which is"
         f" around {count} {parts} or more",
         bytes=saved_bytes,
         place=scene.view.place_of_block(allocations.largest_of(rows)),
         evidence=(evidence,),
         fix=f"{fix} (up to {format_size(saved_bytes)} less)",
-        extent=Extent(scene.advice_event, rows),
+        extent=scene.extent(rows),
     )
 
 

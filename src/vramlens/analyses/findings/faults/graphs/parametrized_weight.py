@@ -7,9 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
-from vramlens.analyses.findings.usage import part_of_heap
 from vramlens.analyses.scene import Scene, after_failure
 from vramlens.ground.verdict import Verdict
 from vramlens.units import format_size
@@ -54,7 +52,7 @@ def parametrized_weight(scene: Scene) -> Iterator[Finding]:
     yield Finding(
         id="parametrized_weight",
         verdict=Verdict.LIKELY,
-        title=f"{part_of_heap(size_bytes, scene.advice_heap)} are weights that their parametrization computed anew"
+        title=f"{scene.part_of_heap(size_bytes)} are weights that their parametrization computed anew"
         f" {reads:,} times in one pass",
         bytes=saved_bytes,
         place=view.place_of_block(allocations.largest_of(rows)),
@@ -63,5 +61,5 @@ def parametrized_weight(scene: Scene) -> Iterator[Finding]:
         ),
         fix='compute it once a step: put the forward pass under "with torch.nn.utils.parametrize.cached():" (up to'
         f" {format_size(saved_bytes)} less)",
-        extent=Extent(scene.advice_event, rows),
+        extent=scene.extent(rows),
     )

@@ -9,9 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vramlens.analyses.attribution.remedies_in_use import CHECKPOINT_FRAME, uses_checkpoints
-from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
-from vramlens.analyses.findings.usage import part_of_heap
 from vramlens.analyses.scene import Scene, after_failure
 from vramlens.ground.verdict import Verdict
 from vramlens.trace import NO_STACK
@@ -34,7 +32,7 @@ def repeated_turns(scene: Scene) -> Iterator[Finding]:
     view = scene.view
     has_checkpoints = uses_checkpoints(view)
     rows, turns = _rows_of_turns(scene, has_checkpoints=has_checkpoints)
-    size_bytes = int(scene.device.allocations.requested_bytes[rows].sum())
+    size_bytes = scene.bytes_of(rows)
     if not turns or size_bytes < _LEAST_SHARE * scene.advice_heap.requested_bytes:
         return
     begins = scene.pass_begins
@@ -46,7 +44,7 @@ def repeated_turns(scene: Scene) -> Iterator[Finding]:
     yield Finding(
         id="repeated_turns",
         verdict=Verdict.LIKELY,
-        title=f"{part_of_heap(size_bytes, scene.advice_heap)} are activations that a loop makes anew in each turn,"
+        title=f"{scene.part_of_heap(size_bytes)} are activations that a loop makes anew in each turn,"
         f" {turns:,} of a kind, kept for the backward pass",
         bytes=saved_bytes,
         place=view.place_of_block(largest),
@@ -57,7 +55,7 @@ def repeated_turns(scene: Scene) -> Iterator[Finding]:
         " then keeps only what goes into it. Where the turns come to a fixed point (Sinkhorn, power iterations,"
         " an implicit layer), run them in torch.no_grad() and only the last one with gradients (up to"
         f" {format_size(saved_bytes)} less)",
-        extent=Extent(scene.advice_event, rows),
+        extent=scene.extent(rows),
     )
 
 

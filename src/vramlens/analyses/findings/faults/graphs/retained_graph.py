@@ -13,13 +13,11 @@ from vramlens.analyses.attribution.categories import Category
 from vramlens.analyses.attribution.phases import Phase
 from vramlens.analyses.attribution.steps import PATTERN
 from vramlens.analyses.attribution.training import BACKWARD_FRAME
-from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.findings.faults.graphs.derivative_graphs import (
     derivative_graphs,
     given_up_since,
 )
-from vramlens.analyses.findings.usage import part_of_heap
 from vramlens.analyses.scene import Scene, after_failure
 from vramlens.ground.verdict import Verdict
 from vramlens.units import format_size
@@ -69,7 +67,7 @@ def _left_by_backward(scene: Scene) -> Iterator[Finding]:
     yield Finding(
         id="retained_graph",
         verdict=Verdict.LIKELY,
-        title=f"{part_of_heap(size_bytes, heap)} are activations that {passes} backward passes went"
+        title=f"{scene.part_of_heap(size_bytes)} are activations that {passes} backward passes went"
         " through and left: the graph goes on from one to the next",
         bytes=size_bytes,
         place=view.place_of_block(largest),
@@ -77,7 +75,7 @@ def _left_by_backward(scene: Scene) -> Iterator[Finding]:
         fix="detach what goes from one pass to the next (state = state.detach()), and call backward()"
         " without retain_graph=True: gradients then reach back to that cut (up to"
         f" {format_size(size_bytes)} less)",
-        extent=Extent(scene.advice_event, rows),
+        extent=scene.extent(rows),
     )
 
 
@@ -85,7 +83,7 @@ def _left_by_step(scene: Scene) -> Iterator[Finding]:
     """The graph of a step that is over, and of which hardly anything was given up, though its modules run again
     by now: what one optimizer's step leaves for another one's does not.
     """
-    view, allocations, heap = scene.view, scene.device.allocations, scene.advice_heap
+    view, allocations = scene.view, scene.device.allocations
     ends = view.phases.ends_before(scene.advice_event)
     starts = view.steps.starts[view.steps.starts <= scene.advice_event]
     if view.steps.source == PATTERN or len(starts) < 2 or not (ends < starts[-1]).any():
@@ -94,8 +92,9 @@ def _left_by_step(scene: Scene) -> Iterator[Finding]:
     is_activation = view.categories.category[rows] == Category.ACTIVATIONS
     is_over = allocations.born[rows] < min(starts[-1], ends[ends < starts[-1]].max())
     rows = rows[is_activation & is_over & ~view.names.placed[rows]]
-    size_bytes = int(allocations.requested_bytes[rows].sum())
-    if len(rows) < _FEWEST_OF_GRAPH or size_bytes < _LEAST_OF_STEP * heap.requested_bytes:
+    size_bytes = scene.bytes_of(rows)
+    least_bytes = _LEAST_OF_STEP * scene.advice_heap.requested_bytes
+    if len(rows) < _FEWEST_OF_GRAPH or size_bytes < least_bytes:
         return
     if given_up_since(scene, int(allocations.born[rows].min())) > _MOST_GIVEN_UP * size_bytes:
         return
@@ -104,7 +103,7 @@ def _left_by_step(scene: Scene) -> Iterator[Finding]:
     yield Finding(
         id="retained_graph",
         verdict=Verdict.LIKELY,
-        title=f"{part_of_heap(size_bytes, heap)} are activations of a step that has ended, beside those of the"
+        title=f"{scene.part_of_heap(size_bytes)} are activations of a step that has ended, beside those of the"
         " next one",
         bytes=size_bytes,
         place=view.place_of_block(allocations.largest_of(rows)),
@@ -115,7 +114,7 @@ def _left_by_step(scene: Scene) -> Iterator[Finding]:
         fix="leave retain_graph=True out of the last backward() of a step (where each loss has its own call, add"
         " the losses up and call it once); delete results that no backward pass goes through (about"
         f" {format_size(size_bytes)} less)",
-        extent=Extent(scene.advice_event, rows),
+        extent=scene.extent(rows),
     )
 
 

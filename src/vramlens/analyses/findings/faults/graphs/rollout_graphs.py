@@ -7,10 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.findings.faults.graphs.losses_before_backward import LOSS_FRAME
-from vramlens.analyses.findings.usage import part_of_heap
 from vramlens.analyses.scene import Scene, after_failure
 from vramlens.ground.verdict import Verdict
 from vramlens.units import format_size
@@ -30,7 +28,7 @@ def rollout_graphs(scene: Scene) -> Iterator[Finding]:
         return
     allocations, view = scene.device.allocations, scene.view
     rows = kept_rows[kept_rows < firsts[-1]]
-    size_bytes = int(allocations.requested_bytes[rows].sum())
+    size_bytes = scene.bytes_of(rows)
     if size_bytes < _LEAST_SHARE * scene.advice_heap.requested_bytes:
         return
     if scene.trace.stacks.within(LOSS_FRAME, allocations.stack[rows]).any():
@@ -39,14 +37,14 @@ def rollout_graphs(scene: Scene) -> Iterator[Finding]:
     yield Finding(
         id="rollout_graphs",
         verdict=Verdict.LIKELY,
-        title=f"{part_of_heap(size_bytes, scene.advice_heap)} are activations of {passes:,} passes of a rollout: it"
+        title=f"{scene.part_of_heap(size_bytes)} are activations of {passes:,} passes of a rollout: it"
         " keeps its graph, and the model now runs again for its update",
         bytes=size_bytes,
         place=view.place_of_block(allocations.largest_of(rows)),
         evidence=("these passes are alike and have no loss; the latest is on more rows",),
         fix="if no gradient goes through the rollout (actions are samples, and the update computes their"
         f" log-probabilities anew), collect it in torch.no_grad() (about {format_size(size_bytes)} less)",
-        extent=Extent(scene.advice_event, rows),
+        extent=scene.extent(rows),
     )
 
 

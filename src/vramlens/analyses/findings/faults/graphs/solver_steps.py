@@ -8,9 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from vramlens.analyses.attribution.categories import Category
-from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
-from vramlens.analyses.findings.usage import part_of_heap
 from vramlens.analyses.scene import Scene, after_failure
 from vramlens.ground.verdict import Verdict
 from vramlens.units import format_size
@@ -33,17 +31,16 @@ def solver_steps(scene: Scene) -> Iterator[Finding]:
     rows = scene.advice_rows
     rows = rows[scene.view.categories.category[rows] == Category.ACTIVATIONS]
     in_adjoint = stacks.within(_ADJOINT, allocations.stack[rows])
-    heap = scene.advice_heap
     for solver, pattern in _SOLVERS.items():
         in_solver = stacks.within(pattern, allocations.stack[rows])
         own_rows = rows[np.asarray(in_solver & ~in_adjoint)]
-        size_bytes = int(allocations.requested_bytes[own_rows].sum())
-        if not size_bytes or size_bytes < _LEAST_SHARE * heap.requested_bytes:
+        size_bytes = scene.bytes_of(own_rows)
+        if not size_bytes or size_bytes < _LEAST_SHARE * scene.advice_heap.requested_bytes:
             continue
         yield Finding(
             id="solver_steps",
             verdict=Verdict.LIKELY,
-            title=f"{part_of_heap(size_bytes, heap)} are activations of all steps of {solver},"
+            title=f"{scene.part_of_heap(size_bytes)} are activations of all steps of {solver},"
             " kept for the backward pass",
             bytes=size_bytes,
             place=scene.view.place_of_block(int(own_rows[-1])),
@@ -51,5 +48,5 @@ def solver_steps(scene: Scene) -> Iterator[Finding]:
             fix=f"call {solver}_adjoint, which computes them again in the backward pass: its gradients"
             " are as exact as the solver's tolerance, and what they are to reach must be parameters of"
             f" one nn.Module (up to {format_size(size_bytes)} less)",
-            extent=Extent(scene.advice_event, own_rows),
+            extent=scene.extent(own_rows),
         )

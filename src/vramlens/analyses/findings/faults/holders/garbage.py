@@ -9,9 +9,7 @@ from itertools import chain
 
 import numpy as np
 
-from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
-from vramlens.analyses.findings.usage import part_of_heap
 from vramlens.analyses.scene import Scene, after_failure
 from vramlens.ground.verdict import Verdict
 from vramlens.units import format_size
@@ -33,14 +31,14 @@ def uncollected_garbage(scene: Scene) -> Iterator[Finding]:
         if circle := names.circle(row):
             rows_by_circle[circle].append(row)
     rows = np.array(sorted(chain.from_iterable(rows_by_circle.values())), np.int64)
-    size_bytes = int(sizes[rows].sum())
+    size_bytes = scene.bytes_of(rows)
     if not size_bytes or size_bytes < _LEAST_SHARE * scene.advice_heap.requested_bytes:
         return
     largest = max(rows_by_circle, key=lambda circle: sizes[rows_by_circle[circle]].sum())
     yield Finding(
         id="uncollected_garbage",
         verdict=Verdict.LIKELY,
-        title=f"{part_of_heap(size_bytes, scene.advice_heap)} are garbage that Python has not collected yet:"
+        title=f"{scene.part_of_heap(size_bytes)} are garbage that Python has not collected yet:"
         " nothing but a reference cycle keeps it",
         bytes=size_bytes,
         place=scene.view.place_of_block(int(rows[np.argmax(sizes[rows])])),
@@ -50,7 +48,7 @@ def uncollected_garbage(scene: Scene) -> Iterator[Finding]:
         ),
         fix=f"call gc.collect() where the program is done with such an object (not in each step), or break the"
         f" cycle: {_way_to_break(largest)} ({format_size(size_bytes)} less)",
-        extent=Extent(scene.advice_event, rows),
+        extent=scene.extent(rows),
     )
 
 

@@ -11,9 +11,7 @@ from itertools import chain, pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
-from vramlens.analyses.findings.usage import part_of_heap
 from vramlens.analyses.scene import Scene, after_failure
 from vramlens.ground.verdict import Verdict
 from vramlens.units import counted, format_size
@@ -70,7 +68,7 @@ def kept_by_calls(scene: Scene) -> Iterator[Finding]:
     is_much = calls.size_bytes >= _LEAST_SHARE * scene.advice_heap.requested_bytes
     if not is_much or calls.number - running < _FEWEST_CALLS:
         return
-    held = part_of_heap(calls.size_bytes, scene.advice_heap)
+    held = scene.part_of_heap(calls.size_bytes)
     fewest = _LIKELY_IN_SEQUENCE if calls.are_in_sequence else _LIKELY_CALLS
     if not running_frames and not calls.are_in_sequence:  # they may all run, in threads
         fewest = calls.number
@@ -83,7 +81,7 @@ def kept_by_calls(scene: Scene) -> Iterator[Finding]:
         place=scene.view.place_of_block(int(calls.rows[-1])),
         evidence=(_why_kept(calls),),
         fix=f"{_remedy(calls)} (up to {format_size(calls.size_bytes)} less)",
-        extent=Extent(scene.advice_event, calls.rows),
+        extent=scene.extent(calls.rows),
     )
 
 
@@ -101,7 +99,7 @@ def _remedy(calls: _Calls) -> str:
 
 def _all_calls(scene: Scene) -> Iterator[_Calls]:
     """Yields the calls of each function that hold memory."""
-    names, sizes = scene.view.names, scene.device.allocations.requested_bytes
+    names = scene.view.names
     functions: defaultdict[tuple[str, str], defaultdict[str | None, list[int]]]
     functions = defaultdict(lambda: defaultdict(list))
     for row in scene.program_rows.tolist():
@@ -115,7 +113,7 @@ def _all_calls(scene: Scene) -> Iterator[_Calls]:
             are_generators=kind == _GENERATOR,
             rows=rows,
             number=len(rows_by_call),
-            size_bytes=int(sizes[rows].sum()),
+            size_bytes=scene.bytes_of(rows),
             are_in_sequence=_are_in_sequence(rows_by_call.values()),
         )
 

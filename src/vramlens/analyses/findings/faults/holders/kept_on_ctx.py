@@ -7,9 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
-from vramlens.analyses.findings.usage import part_of_heap
 from vramlens.analyses.scene import Scene, after_failure
 from vramlens.ground.verdict import Verdict
 from vramlens.units import format_size
@@ -31,7 +29,7 @@ def kept_on_ctx(scene: Scene) -> Iterator[Finding]:
     is_on_ctx = [bool(_ON_CTX.match(view.names.name(row))) for row in rows.tolist()]
     rows = rows[np.array(is_on_ctx, np.bool_) & (allocations.born[rows] < scene.last_backward_end)]
     passes = np.unique(view.phases.passes_before(allocations.born[rows], scene.advice_event))
-    size_bytes = int(allocations.requested_bytes[rows].sum())
+    size_bytes = scene.bytes_of(rows)
     if (
         len(passes) < _FEWEST_PASSES
         or size_bytes < _LEAST_SHARE * scene.advice_heap.requested_bytes
@@ -43,7 +41,7 @@ def kept_on_ctx(scene: Scene) -> Iterator[Finding]:
     yield Finding(
         id="kept_on_ctx",
         verdict=Verdict.LIKELY,
-        title=f"{part_of_heap(size_bytes, scene.advice_heap)} are attributes of ctx in {function}, which are kept"
+        title=f"{scene.part_of_heap(size_bytes)} are attributes of ctx in {function}, which are kept"
         " after the backward pass",
         bytes=size_bytes,
         place=view.place_of_block(largest),
@@ -53,5 +51,5 @@ def kept_on_ctx(scene: Scene) -> Iterator[Finding]:
         ),
         fix=f"in {function}.forward, replace ctx.{attribute} = … with ctx.save_for_backward(…), and read"
         f" ctx.saved_tensors in backward (up to {format_size(size_bytes)} less)",
-        extent=Extent(scene.advice_event, rows),
+        extent=scene.extent(rows),
     )

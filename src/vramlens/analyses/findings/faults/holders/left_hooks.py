@@ -9,9 +9,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from vramlens.analyses.attribution.training import turns_with
-from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
-from vramlens.analyses.findings.usage import part_of_heap
 from vramlens.analyses.scene import Scene, after_failure
 from vramlens.ground.verdict import Verdict
 from vramlens.units import counted, format_size
@@ -27,7 +25,7 @@ _LEAST_SHARE = 0.1
 @after_failure
 def left_hooks(scene: Scene) -> Iterator[Finding]:
     """The hooks of which modules have several alike, if what they keep is much."""
-    names, sizes = scene.view.names, scene.device.allocations.requested_bytes
+    names = scene.view.names
     numbers: defaultdict[tuple[str, str, str], set[str]] = defaultdict(set)
     rows_by_hook: defaultdict[tuple[str, str, str], list[int]] = defaultdict(list)
     for row in scene.program_rows.tolist():
@@ -42,7 +40,7 @@ def left_hooks(scene: Scene) -> Iterator[Finding]:
         if len(hooks) >= _FEWEST_ON_MODULE and _are_of_several_turns(scene, rows_by_hook[key])
     ]
     rows = np.array(sorted(row for key in many for row in rows_by_hook[key]), np.int64)
-    size_bytes = int(sizes[rows].sum())
+    size_bytes = scene.bytes_of(rows)
     if not size_bytes or size_bytes < _LEAST_SHARE * scene.advice_heap.requested_bytes:
         return
     fullest = max(many, key=lambda key: len(numbers[key]))
@@ -51,7 +49,7 @@ def left_hooks(scene: Scene) -> Iterator[Finding]:
     yield Finding(
         id="left_hooks",
         verdict=Verdict.LIKELY,
-        title=f"{part_of_heap(size_bytes, scene.advice_heap)} are kept by hooks that earlier calls left on modules",
+        title=f"{scene.part_of_heap(size_bytes)} are kept by hooks that earlier calls left on modules",
         bytes=size_bytes,
         place=scene.view.place_of_block(int(rows[-1])),
         evidence=(
@@ -62,7 +60,7 @@ def left_hooks(scene: Scene) -> Iterator[Finding]:
         fix="keep the handle that registering a hook returns, and remove the hook when its call is over"
         " (try: ... finally: handle.remove()); what the hooks do to results goes with them"
         f" ({format_size(size_bytes)} less)",
-        extent=Extent(scene.advice_event, rows),
+        extent=scene.extent(rows),
     )
 
 

@@ -7,10 +7,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.findings.faults.unnamed_entries import MANY_NAMED, with_unnamed_entries
-from vramlens.analyses.findings.usage import part_of_heap
 from vramlens.analyses.scene import Scene, after_failure
 from vramlens.ground.verdict import Verdict
 from vramlens.units import format_size
@@ -24,7 +22,7 @@ _LEAST_SHARE = 0.25
 @after_failure
 def linked_objects(scene: Scene) -> Iterator[Finding]:
     """The class whose objects each keep a tensor and lead to others of them, if these are much of what is in use."""
-    names, sizes = scene.view.names, scene.device.allocations.requested_bytes
+    names = scene.view.names
     by_attribute: defaultdict[tuple[str, str, str], list[int]] = defaultdict(list)
     for row in scene.program_rows.tolist():
         links = names.kept_by(row)
@@ -37,7 +35,7 @@ def linked_objects(scene: Scene) -> Iterator[Finding]:
             lines = scene.view.phases.frame[rows]
             of_most = rows[lines == np.median(lines)]
             rows = np.union1d(rows, with_unnamed_entries(scene, of_most)) if len(of_most) else rows
-        size_bytes = int(sizes[rows].sum())
+        size_bytes = scene.bytes_of(rows)
         is_much = size_bytes >= _LEAST_SHARE * scene.advice_heap.requested_bytes
         if len(rows) >= _FEWEST_OBJECTS and is_much:
             first = links.partition(",")[0]
@@ -45,7 +43,7 @@ def linked_objects(scene: Scene) -> Iterator[Finding]:
             yield Finding(
                 id="linked_objects",
                 verdict=Verdict.LIKELY if has_grown else Verdict.POSSIBLE,
-                title=f"{part_of_heap(size_bytes, scene.advice_heap)} are {len(rows):,} tensors in .{attribute} of"
+                title=f"{scene.part_of_heap(size_bytes)} are {len(rows):,} tensors in .{attribute} of"
                 f" {owner} objects, which lead to each other",
                 bytes=size_bytes,
                 place=scene.view.place_of_block(int(rows[-1])),
@@ -53,5 +51,5 @@ def linked_objects(scene: Scene) -> Iterator[Finding]:
                 fix=f"cut {first} where the program goes on without the others (node{first} = None), or hold it"
                 f" weakly (weakref.ref); if all are needed, keep .{attribute} on the CPU (up to"
                 f" {format_size(size_bytes)} less)",
-                extent=Extent(scene.advice_event, rows),
+                extent=scene.extent(rows),
             )

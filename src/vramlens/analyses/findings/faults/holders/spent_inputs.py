@@ -7,13 +7,11 @@ from collections.abc import Iterator
 import numpy as np
 
 from vramlens.analyses.attribution.training import Training, turns_with
-from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.findings.faults.holders.waiting_objects import (
     ObjectTensors,
     largest_attribute,
 )
-from vramlens.analyses.findings.usage import part_of_heap
 from vramlens.analyses.scene import Scene, after_failure
 from vramlens.ground.verdict import Verdict
 from vramlens.units import counted, format_size
@@ -32,14 +30,14 @@ def spent_inputs(scene: Scene) -> Iterator[Finding]:
         id="spent_inputs",
         verdict=Verdict.LIKELY,
         title=f"{counted(len(inputs.rows), 'tensor')} in .{inputs.attribute} of {inputs.owner} hold"
-        f" {part_of_heap(inputs.size_bytes, scene.advice_heap)}",
+        f" {scene.part_of_heap(inputs.size_bytes)}",
         bytes=inputs.size_bytes,
         place=scene.view.place_of_block(int(inputs.rows[-1])),
         evidence=("no model made them, and the model ran after each: their work is probably done",),
         fix=f"set .{inputs.attribute} to None when the work on its object is done; or let go of the objects: a"
         " finished task, a timer's callback, a context variable or a list of results may still have them"
         f" (up to {format_size(inputs.size_bytes)} less)",
-        extent=Extent(scene.advice_event, inputs.rows),
+        extent=scene.extent(inputs.rows),
     )
 
 

@@ -10,9 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
-from vramlens.analyses.findings.usage import part_of_heap
 from vramlens.analyses.scene import Scene, after_failure
 from vramlens.ground.verdict import Verdict
 from vramlens.units import counted, format_size
@@ -48,8 +46,7 @@ class ObjectTensors:
 
 def largest_attribute(scene: Scene) -> ObjectTensors | None:
     """The attribute of several objects that keeps the most, if that is much of what is in use; None of layers."""
-    names, heap = scene.view.names, scene.advice_heap
-    sizes = scene.device.allocations.requested_bytes
+    names = scene.view.names
     rows_of: defaultdict[tuple[str, str], list[int]] = defaultdict(list)
     for row in scene.program_rows.tolist():
         match = _ATTRIBUTE.match(names.name(row))
@@ -61,11 +58,11 @@ def largest_attribute(scene: Scene) -> ObjectTensors | None:
             )
             rows_of[owner, match["attribute"]].append(row)
     owner, attribute = max(
-        rows_of, key=lambda pair: int(sizes[rows_of[pair]].sum()), default=("", "")
+        rows_of, key=lambda pair: scene.bytes_of(rows_of[pair]), default=("", "")
     )
     rows = np.array(rows_of.get((owner, attribute), []), np.int64)
-    size_bytes = int(sizes[rows].sum())
-    if len(rows) < _FEWEST_OBJECTS or size_bytes < _LEAST_SHARE * heap.requested_bytes:
+    size_bytes = scene.bytes_of(rows)
+    if len(rows) < _FEWEST_OBJECTS or size_bytes < _LEAST_SHARE * scene.advice_heap.requested_bytes:
         return None
     if _OF_LAYER.search(names.name(int(rows[-1]))):
         return None
@@ -89,7 +86,7 @@ def waiting_objects(scene: Scene) -> Iterator[Finding]:
         id="waiting_objects",
         verdict=Verdict.LIKELY,
         title=f"{counted(len(rows), 'tensor')} in .{attribute} of {waiting.owner} hold"
-        f" {part_of_heap(size_bytes, scene.advice_heap)}",
+        f" {scene.part_of_heap(size_bytes)}",
         bytes=size_bytes,
         place=place,
         evidence=(
@@ -97,5 +94,5 @@ def waiting_objects(scene: Scene) -> Iterator[Finding]:
         ),
         fix=f"keep .{attribute} on the CPU, and move it to the GPU where it is used, a batch at a time"
         f" (up to {format_size(size_bytes)} less)",
-        extent=Extent(scene.advice_event, rows),
+        extent=scene.extent(rows),
     )

@@ -10,9 +10,7 @@ from numpy.typing import NDArray
 from vramlens.analyses.attribution.categories import Category
 from vramlens.analyses.attribution.phases import Phase
 from vramlens.analyses.attribution.steps import PATTERN
-from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
-from vramlens.analyses.findings.usage import part_of_heap
 from vramlens.analyses.scene import Scene
 from vramlens.ground.verdict import Verdict
 from vramlens.trace import NO_STACK
@@ -45,11 +43,11 @@ def collected_outputs(scene: Scene) -> Iterator[Finding]:
     collected = [rows for rows in groups if _are_collected(scene, rows)]
     if not collected:
         return
-    largest = max(collected, key=lambda rows: int(allocations.requested_bytes[rows].sum()))
+    largest = max(collected, key=scene.bytes_of)
     earlier = np.sort(
         np.concatenate([rows[view.step[rows] < view.step[rows].max()] for rows in collected])
     )
-    size_bytes = int(allocations.requested_bytes[earlier].sum())
+    size_bytes = scene.bytes_of(earlier)
     if size_bytes < _LEAST_SHARE * scene.advice_heap.requested_bytes:
         return
     steps = len(np.unique(view.step[largest]))
@@ -57,7 +55,7 @@ def collected_outputs(scene: Scene) -> Iterator[Finding]:
     yield Finding(
         id="collected_outputs",
         verdict=Verdict.LIKELY,
-        title=f"{part_of_heap(size_bytes, scene.advice_heap)} are outputs of earlier steps: {steps} training steps left"
+        title=f"{scene.part_of_heap(size_bytes)} are outputs of earlier steps: {steps} training steps left"
         " as much each, until all of it went at once",
         bytes=size_bytes,
         place=view.place_of_block(allocations.largest_of(largest)),
@@ -67,7 +65,7 @@ def collected_outputs(scene: Scene) -> Iterator[Finding]:
         ),
         fix="keep only what is needed of each step's output (out.argmax(-1), a sum), or move it to the CPU there:"
         f" outputs.append(out.detach().cpu()) (up to {size} less, and as much where they are joined)",
-        extent=Extent(scene.advice_event, earlier),
+        extent=scene.extent(earlier),
     )
 
 

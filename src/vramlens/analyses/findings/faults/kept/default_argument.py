@@ -8,9 +8,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
-from vramlens.analyses.findings.usage import part_of_heap
 from vramlens.analyses.scene import Scene, after_failure
 from vramlens.ground.place import Place, is_user_file
 from vramlens.ground.verdict import Verdict
@@ -27,10 +25,9 @@ _LEAST_SHARE = 0.25
 @after_failure
 def default_argument(scene: Scene) -> Iterator[Finding]:
     """The function whose default arguments keep the most when memory runs out, if that is much of all."""
-    sizes = scene.device.allocations.requested_bytes
     for function, lines in _collected(scene).items():
         rows = np.array([*lines], np.int64)
-        size_bytes = int(sizes[rows].sum())
+        size_bytes = scene.bytes_of(rows)
         if (
             len(rows) >= _FEWEST_ENTRIES
             and size_bytes >= _LEAST_SHARE * scene.advice_heap.requested_bytes
@@ -40,7 +37,7 @@ def default_argument(scene: Scene) -> Iterator[Finding]:
                 id="default_argument",
                 verdict=Verdict.LIKELY,
                 title=f"{counted(len(rows), 'tensor')} in a default argument of {function}() hold"
-                f" {part_of_heap(size_bytes, scene.advice_heap)}",
+                f" {scene.part_of_heap(size_bytes)}",
                 bytes=size_bytes,
                 place=[*lines.values()][-1],
                 evidence=(
@@ -49,7 +46,7 @@ def default_argument(scene: Scene) -> Iterator[Finding]:
                 fix=f"let each call of {function}() make its own: None as the default, and in the body"
                 f" `if it is None:` a new one; if it is meant as a cache, limit it (up to"
                 f" {format_size(size_bytes)} less)",
-                extent=Extent(scene.advice_event, rows),
+                extent=scene.extent(rows),
             )
 
 

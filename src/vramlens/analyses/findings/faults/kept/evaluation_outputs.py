@@ -8,9 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vramlens.analyses.evaluation_passes import FEWEST_ALLOCATIONS
-from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
-from vramlens.analyses.findings.usage import part_of_heap
 from vramlens.analyses.scene import Scene
 from vramlens.ground.verdict import Verdict
 from vramlens.units import format_size
@@ -29,7 +27,7 @@ def evaluation_outputs(scene: Scene) -> Iterator[Finding]:
     if scene.failure is not None or not len(scene.view.phases.span_start):
         return
     rows, passes = _rows_of_passes(scene)
-    size_bytes = int(scene.device.allocations.requested_bytes[rows].sum())
+    size_bytes = scene.bytes_of(rows)
     if size_bytes < _LEAST_SHARE * scene.advice_heap.requested_bytes:
         return
     if _is_copied_for_training(scene, size_bytes, int(rows.max())):
@@ -38,14 +36,14 @@ def evaluation_outputs(scene: Scene) -> Iterator[Finding]:
     yield Finding(
         id="evaluation_outputs",
         verdict=Verdict.LIKELY,
-        title=f"{part_of_heap(size_bytes, scene.advice_heap)} are outputs of {passes} batches of an evaluation, kept on"
+        title=f"{scene.part_of_heap(size_bytes)} are outputs of {passes} batches of an evaluation, kept on"
         " the GPU until it ends",
         bytes=size_bytes,
         place=scene.view.place_of_block(largest),
         evidence=("each batch leaves as much, and all of it goes before training goes on",),
         fix="keep only what the metric needs of each batch (logits.argmax(-1), a sum), or move it to the CPU there:"
         f" outputs.append(output.cpu()) (up to {format_size(size_bytes)} less)",
-        extent=Extent(scene.advice_event, rows),
+        extent=scene.extent(rows),
     )
 
 

@@ -7,9 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
-from vramlens.analyses.findings.usage import part_of_heap
 from vramlens.analyses.scene import Scene, after_failure
 from vramlens.ground.verdict import Verdict
 from vramlens.trace import NO_STACK
@@ -44,7 +42,7 @@ def generation_scores(scene: Scene) -> Iterator[Finding]:
     yield Finding(
         id="generation_scores",
         verdict=Verdict.LIKELY,
-        title=f"generate() keeps {part_of_heap(size_bytes, scene.advice_heap)} of the {len(rows):,} tokens"
+        title=f"generate() keeps {scene.part_of_heap(size_bytes)} of the {len(rows):,} tokens"
         f" that it has made: {format_size(int(sizes[most]))} each, as large as their scores",
         bytes=size_bytes,
         place=scene.view.place_of_block(int(rows[-1])),
@@ -52,5 +50,5 @@ def generation_scores(scene: Scene) -> Iterator[Finding]:
         fix="unless the scores are used, leave out output_scores=True and output_logits=True; where those of"
         " the chosen tokens are, compute them in one pass over the finished text, a few rows at a time"
         f" (up to {format_size(size_bytes)} less)",
-        extent=Extent(scene.advice_event, rows),
+        extent=scene.extent(rows),
     )

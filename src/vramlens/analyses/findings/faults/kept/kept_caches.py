@@ -9,9 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
-from vramlens.analyses.findings.usage import part_of_heap
 from vramlens.analyses.scene import Scene, after_failure
 from vramlens.ground.verdict import Verdict
 from vramlens.units import format_size
@@ -56,12 +54,12 @@ def kept_caches(scene: Scene) -> Iterator[Finding]:
     yield Finding(
         id="kept_caches",
         verdict=Verdict.LIKELY,
-        title=f"{part_of_heap(caches.old_bytes, scene.advice_heap)} are {caches.title}",
+        title=f"{scene.part_of_heap(caches.old_bytes)} are {caches.title}",
         bytes=caches.old_bytes,
         place=scene.view.place_of_block(int(caches.rows[-1])),
         evidence=("without gradients nothing but the program keeps them",),
         fix=f"{caches.fix} (up to {format_size(caches.old_bytes)} less)",
-        extent=Extent(scene.advice_event, caches.rows),
+        extent=scene.extent(caches.rows),
     )
 
 
@@ -80,7 +78,7 @@ def _of_texts(scene: Scene) -> _Caches | None:
     count = len(np.unique(passes))
     if count < _FEWEST_CACHES:
         return None
-    size_bytes = int(allocations.requested_bytes[rows].sum())
+    size_bytes = scene.bytes_of(rows)
     return _Caches(
         rows,
         size_bytes - size_bytes // count,

@@ -9,9 +9,7 @@ from numpy.typing import NDArray
 
 from vramlens.analyses.attribution.categories import Category
 from vramlens.analyses.attribution.training import Training
-from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
-from vramlens.analyses.findings.usage import part_of_heap
 from vramlens.analyses.scene import Scene, after_failure
 from vramlens.ground.verdict import Verdict
 from vramlens.trace import TensorKind
@@ -30,15 +28,15 @@ def kept_from_start(scene: Scene) -> Iterator[Finding]:
     view = scene.view
     if not view.modules.marked.any():
         return
-    allocations, heap = scene.device.allocations, scene.advice_heap
+    allocations = scene.device.allocations
     first_pass = int(allocations.born[view.modules.marked].min())
     rows = scene.program_rows
     if len(scene.pass_begins) > 1:  # of the first pass it may be the batch
         rows = np.union1d(rows, _of_variables(scene))
     early = rows[(allocations.born[rows] >= 0) & (allocations.born[rows] < first_pass)]
     largest = early[np.argsort(allocations.requested_bytes[early])[::-1][:_MOST_TENSORS]]
-    size_bytes = int(allocations.requested_bytes[largest].sum())
-    if not size_bytes or size_bytes < _LEAST_SHARE * heap.requested_bytes:
+    size_bytes = scene.bytes_of(largest)
+    if not size_bytes or size_bytes < _LEAST_SHARE * scene.advice_heap.requested_bytes:
         return
     is_much = allocations.requested_bytes[largest] >= _MUCH * size_bytes
     names = ", ".join(_in_words(view.names.name(row)) for row in largest[is_much].tolist())
@@ -46,14 +44,14 @@ def kept_from_start(scene: Scene) -> Iterator[Finding]:
         id="kept_from_start",
         # A server's store has to be on the GPU.
         verdict=Verdict.POSSIBLE if view.training == Training.ABSENT else Verdict.LIKELY,
-        title=f"{part_of_heap(size_bytes, heap)} were put on the GPU before the first step, and stay:"
+        title=f"{scene.part_of_heap(size_bytes)} were put on the GPU before the first step, and stay:"
         f" {names}",
         bytes=size_bytes,
         place=view.place_of_block(int(largest[0])),
         evidence=("no model, gradient or optimizer keeps it",),
         fix=f"keep {names} on the CPU; in each step take the rows that it uses there (x[i], i on the CPU,"
         f" too) and move only these: x[i].to(device) (up to {format_size(size_bytes)} less)",
-        extent=Extent(scene.advice_event, np.sort(largest)),
+        extent=scene.extent(np.sort(largest)),
     )
 
 

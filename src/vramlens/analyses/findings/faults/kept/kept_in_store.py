@@ -18,10 +18,8 @@ from numpy.typing import NDArray
 from vramlens.analyses.attribution.names import CACHE, LAST_KEY, Names, store_words
 from vramlens.analyses.attribution.phases import Phase
 from vramlens.analyses.attribution.training import Training, turns_with
-from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.findings.faults.unnamed_entries import MANY_NAMED, with_unnamed_entries
-from vramlens.analyses.findings.usage import part_of_heap
 from vramlens.analyses.scene import Scene, after_failure
 from vramlens.ground.place import base_name
 from vramlens.ground.verdict import Verdict
@@ -114,20 +112,19 @@ def kept_in_store(scene: Scene) -> Iterator[Finding]:
     largest = max(_stores(scene), key=lambda store: store.size_bytes, default=None)
     if largest is None:
         return
-    heap = scene.advice_heap
-    if largest.size_bytes < _LEAST_SHARE * heap.requested_bytes:
+    if largest.size_bytes < _LEAST_SHARE * scene.advice_heap.requested_bytes:
         return
     verdict, evidence, remedy = _judged(scene, largest)
     yield Finding(
         id="kept_in_store",
         verdict=verdict,
         title=f"{counted(len(largest.rows), 'tensor')} in {largest.in_words} hold"
-        f" {part_of_heap(largest.size_bytes, heap)}",
+        f" {scene.part_of_heap(largest.size_bytes)}",
         bytes=largest.size_bytes,
         place=scene.view.place_of_block(int(largest.rows[-1])),
         evidence=(evidence,) if evidence else (),
         fix=f"{remedy} (up to {format_size(largest.size_bytes)} less)",
-        extent=Extent(scene.advice_event, largest.rows),
+        extent=scene.extent(largest.rows),
     )
 
 
@@ -288,7 +285,7 @@ def _store(scene: Scene, name: str, rows: list[int], *, filled_by: str = "") -> 
     every = np.array(sorted(set(rows)), np.int64)
     if len(every) >= MANY_NAMED:
         every = with_unnamed_entries(scene, every)
-    size_bytes = int(scene.device.allocations.requested_bytes[every].sum())
+    size_bytes = scene.bytes_of(every)
     return _Store(name, every, size_bytes, filled_by)
 
 
@@ -362,8 +359,8 @@ def _keeps_little_beside(scene: Scene, rows: NDArray[np.int64]) -> bool:
     is_beside = (allocations.born[alive] > born.min()) & (allocations.born[alive] < born.max())
     is_of_model = marked[alive] if marked.any() else True
     beside = np.setdiff1d(alive[is_beside & is_of_model], rows)
-    kept_bytes = int(allocations.requested_bytes[rows].sum())
-    return int(allocations.requested_bytes[beside].sum()) <= _NOTHING_ELSE * kept_bytes
+    kept_bytes = scene.bytes_of(rows)
+    return scene.bytes_of(beside) <= _NOTHING_ELSE * kept_bytes
 
 
 def _is_written_once(scene: Scene, store: _Store) -> bool:

@@ -9,10 +9,8 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.findings.faults.expressions.costly_expression import shown
-from vramlens.analyses.findings.usage import part_of_heap
 from vramlens.analyses.scene import Scene, after_failure
 from vramlens.ground.verdict import Verdict
 from vramlens.trace import Frame
@@ -39,7 +37,7 @@ def listed_batches(scene: Scene) -> Iterator[Finding]:
         if not _is_generator(scene, inner.function):
             continue
         rows = _made_under(scene, outer)
-        size_bytes = int(scene.device.allocations.requested_bytes[rows].sum())
+        size_bytes = scene.bytes_of(rows)
         is_much = size_bytes >= _LEAST_SHARE * scene.advice_heap.requested_bytes
         if len(rows) < _FEWEST or not is_much:
             continue
@@ -47,14 +45,14 @@ def listed_batches(scene: Scene) -> Iterator[Finding]:
             id="listed_batches",
             verdict=Verdict.LIKELY,
             title=f"{shown(statement)} makes all there is before any of it is used:"
-            f" {part_of_heap(size_bytes, scene.advice_heap)} so far, in {counted(len(rows), 'tensor')}",
+            f" {scene.part_of_heap(size_bytes)} so far, in {counted(len(rows), 'tensor')}",
             bytes=size_bytes,
             place=place,
             evidence=("memory ran out in it",),
             fix=f"go through {listed['maker']}(…) itself: for entry in {listed['maker']}(…), which makes one at a"
             " time; compute the number of entries, if it is needed, or keep them on the CPU (up to"
             f" {format_size(size_bytes)} less)",
-            extent=Extent(scene.advice_event, rows),
+            extent=scene.extent(rows),
             recurs=True,
         )
         return

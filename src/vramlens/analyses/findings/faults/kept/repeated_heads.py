@@ -7,9 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
-from vramlens.analyses.findings.usage import part_of_heap
 from vramlens.analyses.scene import Scene, after_failure
 from vramlens.ground.place import Place
 from vramlens.ground.verdict import Verdict
@@ -42,9 +40,8 @@ def repeated_heads(scene: Scene) -> Iterator[Finding]:
     if not repeats:
         return
     entries = np.array([row for row in cached if _is_filled_after(scene, row, repeats)], np.int64)
-    size_bytes = int(scene.device.allocations.requested_bytes[entries].sum())
-    heap = scene.advice_heap
-    if len(entries) < _FEWEST or size_bytes < _LEAST_SHARE * heap.requested_bytes:
+    size_bytes = scene.bytes_of(entries)
+    if len(entries) < _FEWEST or size_bytes < _LEAST_SHARE * scene.advice_heap.requested_bytes:
         return
     heads = _heads_for_each(scene)
     if heads == 1:
@@ -57,14 +54,14 @@ def repeated_heads(scene: Scene) -> Iterator[Finding]:
     yield Finding(
         id="repeated_heads",
         verdict=Verdict.LIKELY,
-        title=f"{part_of_heap(size_bytes, heap)} are keys and values in a cache, repeated for all heads before it"
+        title=f"{scene.part_of_heap(size_bytes)} are keys and values in a cache, repeated for all heads before it"
         " takes them",
         bytes=size_bytes,
         place=view.place_of_block(int(entries[-1])),
         evidence=tuple(evidence),
         fix="cache them as the layer makes them, and repeat what leaves the cache;"
         f" F.scaled_dot_product_attention does it itself with enable_gqa=True{saved}",
-        extent=Extent(scene.advice_event, entries),
+        extent=scene.extent(entries),
     )
 
 

@@ -9,9 +9,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from vramlens.analyses.attribution.training import turns_with
-from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
-from vramlens.analyses.findings.usage import part_of_heap
 from vramlens.analyses.scene import Scene, after_failure
 from vramlens.ground.verdict import Verdict
 from vramlens.units import format_size
@@ -28,18 +26,16 @@ _KINDS = {
 @after_failure
 def requested_outputs(scene: Scene) -> Iterator[Finding]:
     """Those of the larger kind, if a transformers model made them and they are much of what is in use."""
-    view, allocations, heap = scene.view, scene.device.allocations, scene.advice_heap
+    view, allocations = scene.view, scene.device.allocations
     rows_of: defaultdict[str, list[int]] = defaultdict(list)
     for row in scene.program_rows.tolist():
         output = _OUTPUT.search(view.names.name(row))
         if output is not None:
             rows_of[output["kind"]].append(row)
-    bytes_of = {
-        kind: int(allocations.requested_bytes[rows].sum()) for kind, rows in rows_of.items()
-    }
+    bytes_of = {kind: scene.bytes_of(rows) for kind, rows in rows_of.items()}
     kind = max(bytes_of, key=bytes_of.__getitem__, default="")
     size_bytes = bytes_of.get(kind, 0)
-    if not size_bytes or size_bytes < _LEAST_SHARE * heap.requested_bytes:
+    if not size_bytes or size_bytes < _LEAST_SHARE * scene.advice_heap.requested_bytes:
         return
     rows = np.array(rows_of[kind], np.int64)
     if not view.trace.stacks.within(_MODEL_OF, allocations.stack[rows]).all():
@@ -52,11 +48,11 @@ def requested_outputs(scene: Scene) -> Iterator[Finding]:
     yield Finding(
         id="requested_outputs",
         verdict=Verdict.LIKELY if is_asked else Verdict.POSSIBLE,
-        title=f"{part_of_heap(size_bytes, heap)} are {_KINDS[kind]}, which the model keeps to return them",
+        title=f"{scene.part_of_heap(size_bytes)} are {_KINDS[kind]}, which the model keeps to return them",
         bytes=size_bytes,
         place=view.place_of_block(int(rows[-1])),
         evidence=(f"it was called with {option}{beside}",) if is_asked else (),
         fix=f"leave {option} out (of the call, or of the config), unless they are used; of a few layers, a hook can"
         f" keep what is used (at least {format_size(size_bytes)} less)",
-        extent=Extent(scene.advice_event, rows),
+        extent=scene.extent(rows),
     )

@@ -7,9 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
-from vramlens.analyses.findings.usage import part_of_heap
 from vramlens.analyses.scene import Scene, after_failure
 from vramlens.ground.verdict import Verdict
 from vramlens.trace import TensorKind
@@ -35,14 +33,14 @@ def retry_in_except(scene: Scene) -> Iterator[Finding]:
         failed.event for failed in scene.device.out_of_memory if failed.event < request.event
     ]
     rows = _rows_of_failed_passes(scene, earlier)
-    size_bytes = int(scene.device.allocations.requested_bytes[rows].sum())
+    size_bytes = scene.bytes_of(rows)
     if not size_bytes:
         return
     largest = scene.device.allocations.largest_of(rows)
     yield Finding(
         id="retry_in_except",
         verdict=Verdict.LIKELY,
-        title=f"{part_of_heap(size_bytes, scene.advice_heap)} are of {counted(len(earlier), 'try', 'tries')}"
+        title=f"{scene.part_of_heap(size_bytes)} are of {counted(len(earlier), 'try', 'tries')}"
         " that ran out of memory before, and are kept while the error is handled",
         bytes=size_bytes,
         place=scene.view.place_of_block(largest),
@@ -52,7 +50,7 @@ def retry_in_except(scene: Scene) -> Iterator[Finding]:
         ),
         fix="try again after the except block, not inside of it: set a flag there, leave it, then call"
         f" with a smaller batch (up to {format_size(size_bytes)} less)",
-        extent=Extent(scene.advice_event, rows),
+        extent=scene.extent(rows),
     )
 
 

@@ -8,9 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
-from vramlens.analyses.findings.usage import part_of_heap
 from vramlens.analyses.scene import Scene, after_failure
 from vramlens.ground.verdict import Verdict
 from vramlens.units import format_size
@@ -34,23 +32,23 @@ def unused_cache(scene: Scene) -> Iterator[Finding]:
         return
     names = scene.view.names
     cached = [row for row in scene.program_rows.tolist() if _CACHE.match(names.name(row))]
-    rows, heap = np.array(cached, np.int64), scene.advice_heap
-    size_bytes = int(scene.device.allocations.requested_bytes[rows].sum())
-    if not size_bytes or size_bytes < _LEAST_SHARE * heap.requested_bytes:
+    rows = np.array(cached, np.int64)
+    size_bytes = scene.bytes_of(rows)
+    if not size_bytes or size_bytes < _LEAST_SHARE * scene.advice_heap.requested_bytes:
         return
     if not _is_of_one_pass(scene, rows):
         return
     yield Finding(
         id="unused_cache",
         verdict=Verdict.LIKELY,
-        title=f"{part_of_heap(size_bytes, heap)} are keys and values that the model caches for text"
+        title=f"{scene.part_of_heap(size_bytes)} are keys and values that the model caches for text"
         " to come, and none is generated here",
         bytes=size_bytes,
         place=scene.view.place_of_block(cached[-1]),
         evidence=("transformers caches them by default (use_cache=True), more with every layer",),
         fix="call the model with use_cache=False, or set model.config.use_cache = False (at least"
         f" {format_size(size_bytes)} less)",
-        extent=Extent(scene.advice_event, rows),
+        extent=scene.extent(rows),
     )
 
 
@@ -65,7 +63,7 @@ def _is_of_one_pass(scene: Scene, rows: NDArray[np.int64]) -> bool:
     begins = int(scene.pass_begins[-1])
     alive = scene.advice_rows
     of_pass = alive[view.modules.marked[alive] & (allocations.born[alive] >= begins)]
-    beside_bytes = int(allocations.requested_bytes[np.setdiff1d(of_pass, rows)].sum())
-    cache_bytes = int(allocations.requested_bytes[rows].sum())
+    beside_bytes = scene.bytes_of(np.setdiff1d(of_pass, rows))
+    cache_bytes = scene.bytes_of(rows)
     is_of_pass = int(allocations.born[rows].min()) >= begins
     return is_of_pass and beside_bytes <= _TIMES_BESIDE * cache_bytes

@@ -9,9 +9,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
-from vramlens.analyses.findings.usage import part_of_heap
 from vramlens.analyses.scene import Scene, after_failure
 from vramlens.ground.verdict import Verdict
 from vramlens.trace import TensorKind
@@ -38,7 +36,7 @@ def autocast_cache(scene: Scene) -> Iterator[Finding]:
     casts, weights = _casts_and_weights(scene)
     sizes = scene.device.allocations.requested_bytes
     rows = np.union1d(casts, weights)
-    size_bytes = int(sizes[rows].sum())
+    size_bytes = scene.bytes_of(rows)
     if (
         len(casts) < _FEWEST_CASTS
         or len(np.unique(sizes[casts])) < _FEWEST_SIZES
@@ -54,7 +52,7 @@ def autocast_cache(scene: Scene) -> Iterator[Finding]:
     yield Finding(
         id="autocast_cache",
         verdict=Verdict.LIKELY,
-        title=f"{part_of_heap(size_bytes, scene.advice_heap)} are {what}",
+        title=f"{scene.part_of_heap(size_bytes)} are {what}",
         bytes=size_bytes,
         place=scene.view.place_of_block(scene.device.allocations.largest_of(casts)),
         evidence=(
@@ -65,7 +63,7 @@ def autocast_cache(scene: Scene) -> Iterator[Finding]:
         fix="enter torch.autocast anew for each model, inside the loop over the models; or call"
         " torch.clear_autocast_cache() after each, or pass cache_enabled=False to torch.autocast"
         f" (about {size} less)",
-        extent=Extent(scene.advice_event, rows),
+        extent=scene.extent(rows),
     )
 
 

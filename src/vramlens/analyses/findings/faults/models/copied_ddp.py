@@ -5,9 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
-from vramlens.analyses.findings.usage import part_of_heap
 from vramlens.analyses.scene import Scene
 from vramlens.ground.verdict import Verdict
 from vramlens.units import format_size
@@ -24,18 +22,18 @@ def copied_ddp(scene: Scene) -> Iterator[Finding]:
     allocations, rows = scene.device.allocations, scene.advice_rows
     for pattern in (_COPY, _BY_COPY):
         rows = rows[scene.trace.stacks.within(pattern, allocations.stack[rows])]
-    size_bytes = int(allocations.requested_bytes[rows].sum())
+    size_bytes = scene.bytes_of(rows)
     if not len(rows) or size_bytes < _LEAST_SHARE * scene.advice_heap.requested_bytes:
         return
     yield Finding(
         id="copied_ddp",
         verdict=Verdict.PROVEN,
-        title=f"{part_of_heap(size_bytes, scene.advice_heap)} are gradient buckets of a copied DistributedDataParallel",
+        title=f"{scene.part_of_heap(size_bytes)} are gradient buckets of a copied DistributedDataParallel",
         bytes=size_bytes,
         place=scene.view.place_of_block(allocations.largest_of(rows)),
         evidence=(
             "a copy of the wrapper makes buckets of its own, as large as the parameters to train",
         ),
         fix=f"copy the model inside of it: copy.deepcopy(ddp.module) ({format_size(size_bytes)} less)",
-        extent=Extent(scene.advice_event, rows),
+        extent=scene.extent(rows),
     )

@@ -8,9 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
-from vramlens.analyses.findings.usage import part_of_heap
 from vramlens.analyses.scene import Scene, after_failure
 from vramlens.ground.verdict import Verdict
 from vramlens.trace import TensorKind
@@ -34,7 +32,7 @@ def earlier_optimizers(scene: Scene) -> Iterator[Finding]:
     of each.
     """
     rows, optimizers = _earlier_states(scene)
-    size_bytes = int(scene.device.allocations.requested_bytes[rows].sum())
+    size_bytes = scene.bytes_of(rows)
     if (
         optimizers < _FEWEST_EARLIER
         or size_bytes < _LEAST_SHARE * scene.advice_heap.requested_bytes
@@ -43,7 +41,7 @@ def earlier_optimizers(scene: Scene) -> Iterator[Finding]:
     yield Finding(
         id="earlier_optimizers",
         verdict=Verdict.LIKELY,
-        title=f"{part_of_heap(size_bytes, scene.advice_heap)} are states of {counted(optimizers, 'earlier optimizer')}"
+        title=f"{scene.part_of_heap(size_bytes)} are states of {counted(optimizers, 'earlier optimizer')}"
         " for parameters that a later one trains",
         bytes=size_bytes,
         place=scene.view.place_of_block(int(rows[-1])),
@@ -51,7 +49,7 @@ def earlier_optimizers(scene: Scene) -> Iterator[Finding]:
         fix="let go of an optimizer before the next one is made: a learning-rate scheduler, a list or a closure may"
         " still hold it (keep numbers instead of these); or keep one optimizer and reset its lr (about"
         f" {format_size(size_bytes)} less)",
-        extent=Extent(scene.advice_event, rows),
+        extent=scene.extent(rows),
     )
 
 

@@ -10,9 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vramlens.analyses.attribution.names import IN_CALL
-from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
-from vramlens.analyses.findings.usage import part_of_heap
 from vramlens.analyses.scene import Scene, after_failure
 from vramlens.ground.verdict import Verdict
 from vramlens.trace import TensorKind
@@ -66,7 +64,7 @@ def finished_models(scene: Scene) -> Iterator[Finding]:
     if not finished:
         return
     rows = np.concatenate([model.rows for model in finished])
-    size_bytes = int(scene.device.allocations.requested_bytes[rows].sum())
+    size_bytes = scene.bytes_of(rows)
     if size_bytes < _LEAST_SHARE * scene.advice_heap.requested_bytes:
         return
     named = ", ".join(model.name for model in finished[:_MOST_NAMED])
@@ -96,13 +94,13 @@ def finished_models(scene: Scene) -> Iterator[Finding]:
     yield Finding(
         id="finished_models",
         verdict=Verdict.LIKELY,
-        title=f"{part_of_heap(size_bytes, scene.advice_heap)} are"
+        title=f"{scene.part_of_heap(size_bytes)} are"
         f" {counted(len(finished), 'trained model')} that did not run again once the next was built",
         bytes=size_bytes,
         place=scene.view.place_of_block(finished[0].first_row),
         evidence=tuple(evidence),
         fix=f"{remedy} (up to {format_size(size_bytes)} less)",
-        extent=Extent(scene.advice_event, np.sort(rows)),
+        extent=scene.extent(np.sort(rows)),
     )
 
 

@@ -9,9 +9,7 @@ from numpy.typing import NDArray
 
 from vramlens.analyses.attribution.categories import COMPUTED
 from vramlens.analyses.attribution.parameter_uses import is_inside, training_rows
-from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
-from vramlens.analyses.findings.usage import part_of_heap
 from vramlens.analyses.scene import Scene, after_failure
 from vramlens.ground.verdict import Verdict
 from vramlens.trace import ParameterUse, TensorKind
@@ -30,7 +28,7 @@ def frozen_in_name(scene: Scene) -> Iterator[Finding]:
         return
     modules = list(dict.fromkeys(names.unfrozen(row) for row in unfrozen.tolist()))
     rows = np.union1d(training_rows(names, unfrozen, alive), _activations(scene, modules))
-    size_bytes = int(scene.device.allocations.requested_bytes[rows].sum())
+    size_bytes = scene.bytes_of(rows)
     if size_bytes < _LEAST_SHARE * scene.advice_heap.requested_bytes:
         return
     module, more = modules[0], len(modules) - 1
@@ -39,14 +37,14 @@ def frozen_in_name(scene: Scene) -> Iterator[Finding]:
         id="frozen_in_name",
         verdict=Verdict.LIKELY,
         title=f"{module}.requires_grad = False{others} freezes nothing:"
-        f" {part_of_heap(size_bytes, scene.advice_heap)} are gradients, state and activations of"
+        f" {scene.part_of_heap(size_bytes)} are gradients, state and activations of"
         f" {counted(len(unfrozen), 'parameter')}",
         bytes=size_bytes,
         place=scene.view.place_of_block(scene.device.allocations.largest_of(unfrozen)),
         evidence=("it is an attribute of the module; its parameters still require gradients",),
         fix=f"call {module}.requires_grad_(False){others}, with the underscore: the method freezes the parameters"
         f" (up to {format_size(size_bytes)} less)",
-        extent=Extent(scene.advice_event, rows),
+        extent=scene.extent(rows),
     )
 
 

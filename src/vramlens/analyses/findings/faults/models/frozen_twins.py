@@ -15,9 +15,7 @@ from vramlens.analyses.attribution.parameter_uses import (
     modules_around,
     outermost_modules,
 )
-from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
-from vramlens.analyses.findings.usage import part_of_heap
 from vramlens.analyses.scene import Scene, after_failure
 from vramlens.ground.verdict import Verdict
 from vramlens.trace import ParameterUse, TensorKind
@@ -80,7 +78,7 @@ def _finding(
     return Finding(
         id="frozen_twins",
         verdict=Verdict.LIKELY if is_trained else Verdict.POSSIBLE,
-        title=f"{part_of_heap(size_bytes, scene.advice_heap)} are weights of {copy}, which nothing trains,"
+        title=f"{scene.part_of_heap(size_bytes)} are weights of {copy}, which nothing trains,"
         f" in the sizes of the frozen ones of {module}",
         bytes=size_bytes,
         place=scene.view.place_of_block(int(rows[0])),
@@ -88,7 +86,7 @@ def _finding(
         fix=f"if they hold the same values, keep them once: ask {module} with its adapters switched off (PEFT:"
         f" disable_adapter()) instead of {copy}, or let both share the parameters"
         f" (up to {format_size(size_bytes)} less)",
-        extent=Extent(scene.advice_event, rows),
+        extent=scene.extent(rows),
     )
 
 

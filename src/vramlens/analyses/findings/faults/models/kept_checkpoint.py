@@ -10,9 +10,7 @@ from numpy.typing import NDArray
 
 from vramlens.analyses.attribution.categories import deep_copy_rows, loading_rows
 from vramlens.analyses.attribution.names import LAST_KEY
-from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
-from vramlens.analyses.findings.usage import part_of_heap
 from vramlens.analyses.scene import Scene, after_failure
 from vramlens.ground.verdict import Verdict
 from vramlens.trace import TensorKind
@@ -87,16 +85,16 @@ def _finding(
         fix: with ``{size}`` where theirs belongs.
     """
     allocations = scene.device.allocations
-    size_bytes = int(allocations.requested_bytes[rows].sum())
+    size_bytes = scene.bytes_of(rows)
     return Finding(
         id="kept_checkpoint",
         verdict=Verdict.LIKELY,
-        title=f"{part_of_heap(size_bytes, scene.advice_heap)} are {title}",
+        title=f"{scene.part_of_heap(size_bytes)} are {title}",
         bytes=size_bytes,
         place=scene.view.place_of_block(allocations.largest_of(rows)),
         evidence=evidence,
         fix=fix.format(size=format_size(size_bytes)),
-        extent=Extent(scene.advice_event, rows),
+        extent=scene.extent(rows),
     )
 
 

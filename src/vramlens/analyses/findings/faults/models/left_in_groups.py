@@ -9,9 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vramlens.analyses.attribution.parameter_uses import have_gradients
-from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
-from vramlens.analyses.findings.usage import part_of_heap
 from vramlens.analyses.scene import Scene, after_failure
 from vramlens.ground.verdict import Verdict
 from vramlens.trace import ParameterUse, TensorKind
@@ -31,7 +29,7 @@ def left_in_groups(scene: Scene) -> Iterator[Finding]:
     """
     parameters = _replaced(scene)
     rows = np.union1d(parameters, _states_of(scene, parameters))
-    size_bytes = int(scene.device.allocations.requested_bytes[rows].sum())
+    size_bytes = scene.bytes_of(rows)
     if not len(parameters) or size_bytes < _LEAST_SHARE * scene.advice_heap.requested_bytes:
         return
     largest = scene.device.allocations.largest_of(parameters)
@@ -41,7 +39,7 @@ def left_in_groups(scene: Scene) -> Iterator[Finding]:
     yield Finding(
         id="left_in_groups",
         verdict=Verdict.LIKELY if is_replaced else Verdict.POSSIBLE,
-        title=f"{part_of_heap(size_bytes, scene.advice_heap)} are {counted(len(parameters), 'parameter')} that no"
+        title=f"{scene.part_of_heap(size_bytes)} are {counted(len(parameters), 'parameter')} that no"
         " module has any more and the optimizer's groups still have, and their states",
         bytes=size_bytes,
         place=scene.view.place_of_block(largest),
@@ -52,7 +50,7 @@ def left_in_groups(scene: Scene) -> Iterator[Finding]:
         fix="where parameters are replaced, take the old ones out of the optimizer before the new group is"
         " added: optimizer.state.pop(p, None) for each, and leave their group out of optimizer.param_groups;"
         f" or build a new optimizer there (about {size} less){unless}",
-        extent=Extent(scene.advice_event, rows),
+        extent=scene.extent(rows),
     )
 
 

@@ -8,9 +8,7 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
-from vramlens.analyses.findings.usage import part_of_heap
 from vramlens.analyses.scene import Scene, after_failure
 from vramlens.ground.verdict import Verdict
 from vramlens.trace import TensorKind
@@ -31,14 +29,15 @@ def model_of_each_thread(scene: Scene) -> Iterator[Finding]:
     """The parameters that threads made, if they are most of what is in use, nothing trains them, and several models
     have layers of the same paths.
     """
-    view, allocations, heap = scene.view, scene.device.allocations, scene.advice_heap
+    view, allocations = scene.view, scene.device.allocations
     rows = np.intersect1d(scene.advice_rows, view.names.of_kind(TensorKind.PARAMETER))
     stacks = scene.trace.stacks
     rows = rows[stacks.within(_IN_THREAD, allocations.stack[rows])]
     rows = rows[~stacks.within(_LOADER, allocations.stack[rows])]
-    size_bytes = int(allocations.requested_bytes[rows].sum())
+    size_bytes = scene.bytes_of(rows)
     is_trained = len(view.names.of_kind(TensorKind.GRADIENT, TensorKind.OPTIMIZER_STATE)) > 0
-    if not size_bytes or size_bytes < _LEAST_SHARE * heap.requested_bytes or is_trained:
+    is_most = size_bytes >= max(_LEAST_SHARE * scene.advice_heap.requested_bytes, 1)
+    if not is_most or is_trained:
         return
     frames = stacks.of(scene.ending_request.stack)
     is_building = any(frame.function == "__init__" for frame in frames)
@@ -49,7 +48,7 @@ def model_of_each_thread(scene: Scene) -> Iterator[Finding]:
     yield Finding(
         id="model_of_each_thread",
         verdict=Verdict.LIKELY if is_building else Verdict.POSSIBLE,
-        title=f"{part_of_heap(size_bytes, heap)} are weights of {models} models of one kind, or more, that were"
+        title=f"{scene.part_of_heap(size_bytes)} are weights of {models} models of one kind, or more, that were"
         " built in threads",
         bytes=saved_bytes,
         place=view.place_of_block(int(rows[0])),
@@ -57,7 +56,7 @@ def model_of_each_thread(scene: Scene) -> Iterator[Finding]:
         fix="if their weights are the same, build one before the threads start (or once, under a lock), and let all of"
         " them use it: a forward pass without gradients changes nothing in it"
         f" (at least {format_size(saved_bytes)} less)",
-        extent=Extent(scene.advice_event, rows),
+        extent=scene.extent(rows),
     )
 
 

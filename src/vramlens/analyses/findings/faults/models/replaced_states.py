@@ -7,9 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
-from vramlens.analyses.findings.usage import part_of_heap
 from vramlens.analyses.scene import Scene, after_failure
 from vramlens.ground.verdict import Verdict
 from vramlens.trace import TensorKind
@@ -38,13 +36,13 @@ def replaced_states(scene: Scene) -> Iterator[Finding]:
         is_nobodys & (allocations.born[rows] < allocations.born[states].max(initial=-1))
     ]
     every = np.union1d(states, parameters)
-    size_bytes = int(allocations.requested_bytes[every].sum())
+    size_bytes = scene.bytes_of(every)
     if not len(states) or size_bytes < _LEAST_SHARE * scene.advice_heap.requested_bytes:
         return
     yield Finding(
         id="replaced_states",
         verdict=Verdict.LIKELY,
-        title=f"{part_of_heap(size_bytes, scene.advice_heap)} are states that the optimizer keeps of parameters"
+        title=f"{scene.part_of_heap(size_bytes)} are states that the optimizer keeps of parameters"
         " which none of its groups has, and these parameters",
         bytes=size_bytes,
         place=scene.view.place_of_block(int(states[-1])),
@@ -54,5 +52,5 @@ def replaced_states(scene: Scene) -> Iterator[Finding]:
         fix="where a parameter is replaced, take the old one out of the state: state ="
         " optimizer.state.pop(old), and optimizer.state[new] = state with the new sizes (about"
         f" {format_size(size_bytes)} less)",
-        extent=Extent(scene.advice_event, every),
+        extent=scene.extent(every),
     )

@@ -7,9 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from vramlens.analyses.attribution.parameter_uses import training_rows
-from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
-from vramlens.analyses.findings.usage import part_of_heap
 from vramlens.analyses.scene import Scene, after_failure
 from vramlens.ground.verdict import Verdict
 from vramlens.trace import TensorKind
@@ -28,7 +26,7 @@ def saved_modules(scene: Scene) -> Iterator[Finding]:
     parameters = np.intersect1d(alive, names.of_kind(TensorKind.PARAMETER))
     copies = np.array([row for row in parameters.tolist() if _COPY in names.name(row)], np.int64)
     rows = np.union1d(copies, training_rows(names, copies, alive))
-    size_bytes = int(scene.device.allocations.requested_bytes[rows].sum())
+    size_bytes = scene.bytes_of(rows)
     if not len(copies) or size_bytes < _LEAST_SHARE * scene.advice_heap.requested_bytes:
         return
     paths = (names.name(row).partition(_COPY)[0] for row in copies.tolist())
@@ -36,12 +34,12 @@ def saved_modules(scene: Scene) -> Iterator[Finding]:
     yield Finding(
         id="saved_modules",
         verdict=Verdict.LIKELY,
-        title=f"{part_of_heap(size_bytes, scene.advice_heap)} are whole copies of {layers} that are trained beside the"
+        title=f"{scene.part_of_heap(size_bytes)} are whole copies of {layers} that are trained beside the"
         " adapters (modules_to_save), with their gradients and states",
         bytes=size_bytes,
         place=scene.view.place_of_block(int(copies[0])),
         evidence=("the originals stay beside them, and every state of the optimizer is as large",),
         fix=f"unless tokens were added or a head is new, leave {layers} out of modules_to_save; for new tokens train"
         f" only their rows (trainable_token_indices): at least {format_size(size_bytes)} less",
-        extent=Extent(scene.advice_event, rows),
+        extent=scene.extent(rows),
     )

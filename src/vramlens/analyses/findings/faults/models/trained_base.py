@@ -9,9 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vramlens.analyses.attribution.parameter_uses import training_rows
-from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
-from vramlens.analyses.findings.usage import part_of_heap
 from vramlens.analyses.scene import Scene, after_failure
 from vramlens.ground.verdict import Verdict
 from vramlens.trace import ParameterUse, TensorKind
@@ -39,13 +37,13 @@ def trained_base(scene: Scene) -> Iterator[Finding]:
     names, sizes = scene.view.names, scene.device.allocations.requested_bytes
     adapters, other_rows = _adapters_and_others(scene)
     base = other_rows[names.use[other_rows] == ParameterUse.STEPPED]
-    base_bytes, adapter_bytes = int(sizes[base].sum()), int(sizes[adapters].sum())
+    base_bytes, adapter_bytes = scene.bytes_of(base), scene.bytes_of(adapters)
     if not adapter_bytes or base_bytes < max(
         _TIMES * adapter_bytes, _MOST * sizes[other_rows].sum()
     ):
         return
     rows = training_rows(names, base, scene.advice_rows)
-    size_bytes = int(sizes[rows].sum())
+    size_bytes = scene.bytes_of(rows)
     if size_bytes < _LEAST_SHARE * scene.advice_heap.requested_bytes:
         return
     largest = int(base[np.argmax(sizes[base])])
@@ -53,7 +51,7 @@ def trained_base(scene: Scene) -> Iterator[Finding]:
         id="trained_base",
         verdict=Verdict.LIKELY,
         title=f"the optimizer trains {format_size(base_bytes)} of weights beside {format_size(adapter_bytes)} of"
-        f" adapters: {part_of_heap(size_bytes, scene.advice_heap)} are gradients and states of these weights",
+        f" adapters: {scene.part_of_heap(size_bytes)} are gradients and states of these weights",
         bytes=size_bytes,
         place=scene.view.place_of_block(largest),
         evidence=(
@@ -61,7 +59,7 @@ def trained_base(scene: Scene) -> Iterator[Finding]:
         ),
         fix="freeze all but the adapters and the head, before the optimizer is built: call requires_grad_(False) on"
         f" the others, and check the condition that selects them (at least {format_size(size_bytes)} less)",
-        extent=Extent(scene.advice_event, rows),
+        extent=scene.extent(rows),
     )
 
 

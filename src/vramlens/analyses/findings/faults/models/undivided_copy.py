@@ -14,9 +14,7 @@ from vramlens.analyses.attribution.parameter_uses import (
     modules_around,
     outermost_modules,
 )
-from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
-from vramlens.analyses.findings.usage import part_of_heap
 from vramlens.analyses.scene import Scene
 from vramlens.ground.verdict import Verdict
 from vramlens.trace import ParameterUse, TensorKind, TensorNames
@@ -75,7 +73,7 @@ def _finding(
     return Finding(
         id="whole_copy",
         verdict=Verdict.LIKELY,
-        title=f"{part_of_heap(size_bytes, scene.advice_heap)} are a whole copy of weights that are divided among"
+        title=f"{scene.part_of_heap(size_bytes)} are a whole copy of weights that are divided among"
         f" {counted(parts, 'rank')} ({copy})",
         bytes=saved_bytes,
         place=scene.view.place_of_block(scene.device.allocations.largest_of(rows)),
@@ -86,7 +84,7 @@ def _finding(
         fix="divide the copy as the model is divided (call fully_shard on it in the same way, before it is updated),"
         " and update each rank's part: average.add_(parameter, alpha=...) instead of parameter.full_tensor()"
         f" (about {format_size(saved_bytes)} less on each rank)",
-        extent=Extent(scene.advice_event, rows),
+        extent=scene.extent(rows),
     )
 
 

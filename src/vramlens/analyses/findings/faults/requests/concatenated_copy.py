@@ -29,7 +29,7 @@ def concatenated_copy(scene: Scene) -> Iterator[Finding]:
         return
     for kind, words in _KINDS.items():
         rows = np.intersect1d(scene.view.names.of_kind(kind), scene.advice_rows)
-        size_bytes = int(scene.device.allocations.requested_bytes[rows].sum())
+        size_bytes = scene.bytes_of(rows)
         is_as_large = 0 <= size_bytes - request.size_bytes <= MIN_BLOCK * len(rows)
         if len(rows) < _FEWEST or not is_as_large:
             continue

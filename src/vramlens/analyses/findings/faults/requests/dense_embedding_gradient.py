@@ -9,9 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vramlens.analyses.attribution.phases import LINEAR_FORWARD, Phase
-from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
-from vramlens.analyses.findings.usage import part_of_heap
 from vramlens.analyses.scene import Scene, after_failure
 from vramlens.ground.allocator_sizes import block_size
 from vramlens.ground.verdict import Verdict
@@ -59,7 +57,7 @@ def _of_new_term(scene: Scene) -> Iterator[Finding]:
     if not table or is_earlier.any() or earlier_passes < _FEWEST_PASSES:
         return
     rows = np.intersect1d(large_rows, scene.advice_rows)
-    size_bytes = int(allocations.requested_bytes[rows].sum()) + request.size_bytes
+    size_bytes = scene.bytes_of(rows) + request.size_bytes
     if size_bytes < _LEAST_SHARE * scene.wanted_bytes:
         return
     yield Finding(
@@ -73,7 +71,7 @@ def _of_new_term(scene: Scene) -> Iterator[Finding]:
         fix="find the term that is new in this step's loss and uses the whole table, such as a penalty"
         f" weight.pow(2).sum(), and compute it on the rows that the step looks up, which makes the term smaller"
         f" ({format_size(size_bytes)} less)",
-        extent=Extent(scene.advice_event, rows),
+        extent=scene.extent(rows),
     )
 
 
@@ -107,7 +105,7 @@ def _alive(scene: Scene) -> Iterator[Finding]:
         if f"grad[{table}]" in row_by_name and _rows_looked_up(scene, table, row) <= _FEW_ROWS
     }
     rows = np.array(list(gradient_of.values()), np.int64)
-    size_bytes = int(scene.device.allocations.requested_bytes[rows].sum())
+    size_bytes = scene.bytes_of(rows)
     if not gradient_of or size_bytes < _LEAST_SHARE * scene.wanted_bytes:
         return
     is_one = len(gradient_of) == 1
@@ -116,12 +114,12 @@ def _alive(scene: Scene) -> Iterator[Finding]:
         verdict=Verdict.LIKELY,
         title=f"{'the gradient of' if is_one else 'gradients of'} {_listed(list(gradient_of))}"
         f" {'is as large as the table' if is_one else 'are as large as the tables'}:"
-        f" {part_of_heap(size_bytes, scene.advice_heap)} for the few rows of one step",
+        f" {scene.part_of_heap(size_bytes)} for the few rows of one step",
         bytes=size_bytes,
         place=view.place_of_block(tables[next(iter(gradient_of))]),
         evidence=(_EVIDENCE,),
         fix=f"{_FIX}: about {format_size(size_bytes)} less",
-        extent=Extent(scene.advice_event, rows),
+        extent=scene.extent(rows),
     )
 
 

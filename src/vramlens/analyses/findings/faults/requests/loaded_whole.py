@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.scene import Scene, after_failure
 from vramlens.ground.place import PACKAGES
@@ -37,7 +36,7 @@ def loaded_whole(scene: Scene) -> Iterator[Finding]:
     is_of_line = np.array([view.place_of_block(row) == place for row in rows.tolist()], np.bool_)
     of_model = view.names.of_kind(TensorKind.PARAMETER, TensorKind.BUFFER)
     loaded = np.setdiff1d(rows[reads_file[:-1] & is_of_line], of_model)
-    size_bytes = int(allocations.requested_bytes[loaded].sum()) + request.size_bytes
+    size_bytes = scene.bytes_of(loaded) + request.size_bytes
     if size_bytes < _LEAST_SHARE * (scene.advice_heap.requested_bytes + request.size_bytes):
         return
     yield Finding(
@@ -49,5 +48,5 @@ def loaded_whole(scene: Scene) -> Iterator[Finding]:
         evidence=("memory ran out in the load, before anything used what it has read",),
         fix='load to the CPU, with map_location="cpu" (safetensors: device="cpu"): load_state_dict copies to the'
         f" GPU what the model has, and nothing else stays there (up to {format_size(size_bytes)} less)",
-        extent=Extent(scene.advice_event, loaded),
+        extent=scene.extent(loaded),
     )

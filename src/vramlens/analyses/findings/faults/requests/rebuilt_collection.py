@@ -10,10 +10,8 @@ from numpy.typing import NDArray
 
 from vramlens.analyses.attribution.categories import Category
 from vramlens.analyses.attribution.training import Training
-from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.findings.faults.expressions.costly_expression import shown
-from vramlens.analyses.findings.usage import part_of_heap
 from vramlens.analyses.scene import Scene, after_failure
 from vramlens.ground.place import Place
 from vramlens.ground.verdict import Verdict
@@ -42,18 +40,18 @@ def rebuilt_collection(scene: Scene) -> Iterator[Finding]:
     is_activation = scene.view.categories.category[rows] == Category.ACTIVATIONS
     if len(rows) + 1 < _FEWEST or is_activation.any():
         return
-    size_bytes = int(scene.device.allocations.requested_bytes[rows].sum())
+    size_bytes = scene.bytes_of(rows)
     yield Finding(
         id="rebuilt_collection",
         verdict=Verdict.LIKELY,
         title=f"{shown(statement)} makes every new entry while all the old ones are alive:"
-        f" {part_of_heap(size_bytes, scene.advice_heap)} so far",
+        f" {scene.part_of_heap(size_bytes)} so far",
         bytes=size_bytes,
         place=place,
         evidence=("that is the line that failed",),
         fix=f"replace one entry at a time (for each key or index i: {rebuild['old']}[i] = …): the old entry"
         f" goes before the next is made (at least {format_size(size_bytes)} less)",
-        extent=Extent(scene.advice_event, rows),
+        extent=scene.extent(rows),
         recurs=True,
     )
 
