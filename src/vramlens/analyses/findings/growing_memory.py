@@ -111,17 +111,17 @@ def _extent(scene: Scene, leak: RecordedLeak) -> Extent | None:
 
 def gathered_outputs(scene: Scene) -> Iterator[Finding]:
     """What a Trainer has gathered of an evaluation's outputs, and asked for to add the next batch."""
-    view, event = scene.view, scene.advice_event
+    view = scene.view
     stacks, allocations = view.trace.stacks, view.device.allocations
     gathers = stacks.any_frame(stacks.mark_frames(_GATHERS))
     if not gathers.any():
         return
-    rows = allocations.alive_after(event)
+    rows = scene.advice_rows
     rows = rows[allocations.stack[rows] != NO_STACK]
     rows = rows[gathers[allocations.stack[rows]]]
     size_bytes = scene.bytes_of(rows)
     asked_bytes = 0
-    if scene.failure is not None and scene.failed_event is not None:
+    if scene.failure is not None:
         request = scene.failure.request
         is_own = request.stack < len(stacks) and bool(gathers[request.stack])
         asked_bytes = request.size_bytes if is_own else 0
@@ -141,7 +141,7 @@ def gathered_outputs(scene: Scene) -> Iterator[Finding]:
         " outputs the logits, of logits perhaps the argmax; or set"
         " TrainingArguments(eval_accumulation_steps=1), which moves them to the CPU after each batch, and"
         f" takes longer: about {saved} less",
-        extent=Extent(event, np.asarray(rows, np.int64)),
+        extent=scene.extent(rows),
     )
 
 
