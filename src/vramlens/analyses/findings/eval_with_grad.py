@@ -64,13 +64,15 @@ def eval_with_grad(scene: Scene) -> Iterator[Finding]:
     evidence = [f"{format_size(most_bytes)} at most are in use only because gradients were enabled"]
     if not helps:
         evidence.append(f"none of it is in use {when}, so this would not lower that")
-    if _runs_in_thread(scene, evaluation.rows):
+    in_thread = _runs_in_thread(scene, evaluation.rows)
+    if in_thread:
         evidence.append(
             "it ran in a thread of its own: torch.set_grad_enabled(False) and no_grad() hold for the thread that"
             " calls them"
         )
     modules = _outermost_modules(scene.view, evaluation.rows)
     evidence.append(f"these modules ran in eval mode with gradients enabled: {modules}")
+    where = ", in the function that the thread runs" if in_thread else ""
     effect = f"about {format_size(size_bytes)} less" + (f" {when}" if helps else "")
     yield Finding(
         id="eval_with_grad",
@@ -80,11 +82,12 @@ def eval_with_grad(scene: Scene) -> Iterator[Finding]:
         bytes=size_bytes,
         place=place,
         evidence=tuple(evidence),
-        fix=f"{_remedy(evaluation)} ({effect})",
+        fix=f"{_remedy(evaluation)}{where} ({effect})",
         extent=Extent(
             int(evaluation.kept_bytes.argmax()) if failed_event is None else failed_event,
             evaluation.rows,
         ),
+        recurs=failed_event is not None and helps,
     )
 
 

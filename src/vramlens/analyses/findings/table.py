@@ -119,6 +119,18 @@ FROM_RECORDING: tuple[FindingRow[Scene], ...] = (
         takes_place_of="costly_expression",
     ),
     FindingRow(
+        id="written_out_view",
+        find=written_out_view,
+        is_mended_in_code=True,
+        takes_place_of="request_too_large",
+    ),
+    FindingRow(
+        id="vectorized_transform",
+        find=vectorized_transform,
+        is_mended_in_code=True,
+        takes_place_of="request_too_large",
+    ),
+    FindingRow(
         id="picked_after",
         find=picked_after,
         importance=2,
@@ -420,7 +432,6 @@ FROM_RECORDING: tuple[FindingRow[Scene], ...] = (
         saves_at_most=True,
         takes_place_of="kept_in_store",
     ),
-    FindingRow(id="written_out_view", find=written_out_view, is_mended_in_code=True),
     FindingRow(
         id="repeated_heads",
         find=repeated_heads,
@@ -449,7 +460,6 @@ FROM_RECORDING: tuple[FindingRow[Scene], ...] = (
         saves_at_most=True,
         grows=True,
     ),
-    FindingRow(id="vectorized_transform", find=vectorized_transform, is_mended_in_code=True),
     FindingRow(
         id="dense_embedding_gradient",
         find=dense_embedding_gradient,

@@ -135,6 +135,7 @@ NODES = {
     "LogSoftmaxBackward0": "a part of the rows",
     "UpsampleBilinear2DBackward0": "smaller maps",
     "SelectBackward0": "x.unbind(dim)",
+    "SparseAddmmBackward0": "index_add_",
     "SliceBackward0": "labels that the loss ignores (-100)",
 }
 OTHER_NODES = ("", "MmBackward0", "IndexSelectBackward0", "Gather", "GatherNd", "MySelectBackward")

@@ -104,6 +104,12 @@ def test_models_that_threads_built_for_themselves(
         ("pairs = x.expand_as(y)", "pairs * y", False),
         ("windows = load.unfold(0, 200, 1).contiguous()", "(windows - mean) / std", False),
         ("windows = load.unfold(0, 200, 1)", "torch.matmul(windows, kernel)", False),
+        (
+            "windows = F.pad(x, (n - 1, 0)).unfold(1, n, 1)",
+            'torch.einsum("btk,bk->bt", windows, w)',
+            True,
+        ),
+        ("windows = F.unfold(x, 3)", 'torch.einsum("btk,bk->bt", windows, w)', False),
         ("others = load.unfold(0, 200, 1)", "(windows - mean) / std", False),
     ],
 )

@@ -22,6 +22,10 @@ _OF_EACH_SAMPLE = (
     "where only each sample's own outputs by its own inputs are wanted, use"
     " torch.func.vmap(torch.func.jacrev(f)) over the samples"
 )
+_OF_FEW_INPUTS = (
+    "where f has fewer inputs than outputs, torch.func.jacfwd(f), with a pass for each input instead of each"
+    " output"
+)
 _DERIVATIVE = re.compile(r"torch[/\\]_functorch[/\\]eager_transforms\.py:")
 """Inside of a vmap: then the transform has its own backward pass, and each chunk gives its memory back."""
 _FORWARD = re.compile(r"torch[/\\]_functorch[/\\]eager_transforms\.py:push_jvp$")
@@ -135,7 +139,7 @@ def _jacobian_by(texts: Sequence[str]) -> _Transform:
     return _Transform(
         _JACOBIAN,
         "torch.func.jacrev",
-        f"{_OF_EACH_SAMPLE}; else pass chunk_size=N to jacrev, {_CHUNK}",
+        f"{_OF_EACH_SAMPLE}; {_OF_FEW_INPUTS}; else pass chunk_size=N to jacrev, {_CHUNK}",
     )
 
 

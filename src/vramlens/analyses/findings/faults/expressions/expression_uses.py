@@ -392,6 +392,12 @@ _USES = (
 _BACKWARD = re.compile(r"Backward\d+$")
 _NODES = (
     _of(
+        r"^Sparse(?:Addmm|Mm)$",
+        "makes the gradient of a sparse matrix dense: a number for each pair of its rows and columns",
+        "where its values are learned, gather the rows and add them up by hand, out.index_add_(0, row, value[:, None]"
+        " * x[col]): the gradient then has a number for each value alone; where they are not, take the matrix detached",
+    ),
+    _of(
         r"^Gather$",
         "makes a gradient as large as all that it picks from, expanded dimensions written out",
         "gather from the tensor itself, not from one that is expanded: of x with a row for each of n points,"

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.scene import Scene, after_failure
+from vramlens.ground.place import Place
 from vramlens.ground.verdict import Verdict
 from vramlens.units import format_size
 
@@ -17,6 +18,18 @@ _CACHE = re.compile(r"^Dynamic\w*(?:Cache|Layer)\.")
 """Classes of transformers that hold a layer's keys and values, and that a call makes by default."""
 _MAKES = re.compile(r"[/\\]transformers[/\\]cache_utils\.py:")
 _GENERATES = re.compile(r"[/\\]transformers[/\\]generation[/\\]")
+_PASSED_IN = re.compile(r"\bpast_key_values\s*=\s*(?!None\b)(?P<cache>[\w.]+)")
+_PICKS_TOKENS = re.compile(r"\b(?:argmax|multinomial|sample|topk)\(|\.past_key_values\b")
+_LINES_AROUND = 8
+_MAKER = (
+    "the model caches for text to come, and none is generated here",
+    "calls append to the cache that they are given",
+)
+_EVIDENCE = (
+    "transformers caches them by default (use_cache=True), more with every layer",
+    "a cache of transformers that is passed in grows with each call, also where the next one should begin at the same"
+    " place",
+)
 _LEAST_SHARE = 0.1
 _TIMES_BESIDE = 2
 """As large as the cache, that a pass keeps beside it at most: a graph keeps the same keys and values
@@ -38,17 +51,39 @@ def unused_cache(scene: Scene) -> Iterator[Finding]:
         return
     if not _is_of_one_pass(scene, rows):
         return
+    place = scene.view.place_of_block(cached[-1])
+    passed_in = _PASSED_IN.search(scene.source_of(place))
+    if passed_in is not None and _picks_tokens(scene, place):
+        return
     yield Finding(
         id="unused_cache",
         verdict=Verdict.LIKELY,
-        title=f"{scene.part_of_heap(size_bytes)} are keys and values that the model caches for text"
-        " to come, and none is generated here",
+        title=f"{scene.part_of_heap(size_bytes)} are keys and values that {_MAKER[passed_in is not None]}",
         bytes=size_bytes,
-        place=scene.view.place_of_block(cached[-1]),
-        evidence=("transformers caches them by default (use_cache=True), more with every layer",),
-        fix="call the model with use_cache=False, or set model.config.use_cache = False (at least"
-        f" {format_size(size_bytes)} less)",
+        place=place,
+        evidence=(_EVIDENCE[passed_in is not None],),
+        fix=f"{_remedy(passed_in)} (up to {format_size(size_bytes)} less)",
         extent=scene.extent(rows),
+    )
+
+
+def _picks_tokens(scene: Scene, place: Place | None) -> bool:
+    """Whether the lines around a call choose the next token, or hand the cache on: text is generated."""
+    if place is None:
+        return False
+    lines = range(place.line - _LINES_AROUND, place.line + _LINES_AROUND + 1)
+    texts = (scene.source_of(Place(place.file, line, place.function)) for line in lines)
+    return any(map(_PICKS_TOKENS.search, texts))
+
+
+def _remedy(passed_in: re.Match[str] | None) -> str:
+    """What to do about a cache that a call makes, or that it is given."""
+    if passed_in is None:
+        return "call the model with use_cache=False, or set model.config.use_cache = False"
+    cache = passed_in["cache"]
+    return (
+        f"pass a copy, past_key_values=copy.deepcopy({cache}), or take off after each call what it appended,"
+        f" {cache}.crop(length)"
     )
 
 
