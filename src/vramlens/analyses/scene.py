@@ -164,8 +164,7 @@ class Scene:
     @property
     def ending_failure(self) -> FailureMeta | None:
         """What the recording says of the failure that was the program's end; None where it says nothing."""
-        meta = self.trace.meta
-        return meta.failure if self.is_ended_by_failure and meta is not None else None
+        return self.trace.meta.failure if self.is_ended_by_failure else None
 
     @property
     def ending_expression(self) -> str:

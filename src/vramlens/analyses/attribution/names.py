@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -250,16 +249,16 @@ def store_name(names: Names, allocations: NDArray[np.int64], sizes: NDArray[np.i
     return largest if 2 * totals.get(largest, 0) > int(sizes.sum()) else ""
 
 
-def stores_of_results(names: Names, allocations: NDArray[np.int64]) -> tuple[str, ...]:
-    """Where the program keeps results with their graphs, as far as that lasts, the store with most first:
+def stores_of_results(names: Names, allocations: NDArray[np.int64]) -> dict[str, list[int]]:
+    """Where the program keeps results with their graphs, as far as that lasts, with these, the store with most first:
     ``Trainer.losses`` of ``Trainer.losses[3]``, and ``Stats.values['loss']`` of itself. A variable has the
     result of the latest step in most programs.
     """
-    results = allocations[names.in_graph[allocations] & names.of_program[allocations]]
-    lasting = [
-        _NUMBERED.sub("", name) for name in map(names.name, results.tolist()) if _LASTS.search(name)
-    ]
-    return tuple(name for name, _ in Counter(lasting).most_common())
+    results: dict[str, list[int]] = {}
+    for row in allocations[names.in_graph[allocations] & names.of_program[allocations]].tolist():
+        if _LASTS.search(names.name(row)):
+            results.setdefault(_NUMBERED.sub("", names.name(row)), []).append(row)
+    return dict(sorted(results.items(), key=lambda entry: -len(entry[1])))
 
 
 def store_words(name: str) -> str:

@@ -87,7 +87,7 @@ def eval_with_grad(scene: Scene) -> Iterator[Finding]:
             int(evaluation.kept_bytes.argmax()) if failed_event is None else failed_event,
             evaluation.rows,
         ),
-        recurs=failed_event is not None and helps,
+        recurs=helps and _goes_on(scene, evaluation.rows),
     )
 
 
@@ -120,6 +120,13 @@ def _without_checkpoints(scene: Scene) -> Iterator[Finding]:
         f" of {format_size(size_bytes)}. If this is an evaluation, wrap it in torch.no_grad()",
         extent=scene.extent(rows),
     )
+
+
+def _goes_on(scene: Scene, rows: NDArray[np.int64]) -> bool:
+    """Whether the pass that failed is one of these: it was to keep more."""
+    is_marked = scene.view.modules.marked & (scene.device.allocations.born < scene.advice_event)
+    newest = np.flatnonzero(is_marked)[-1:]
+    return scene.failed_event is not None and bool(np.isin(newest, rows).any())
 
 
 def _runs_in_thread(scene: Scene, rows: NDArray[np.int64]) -> bool:

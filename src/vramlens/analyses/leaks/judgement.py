@@ -299,7 +299,8 @@ def _store_of(evidence: GroupEvidence) -> str:
     if store or not evidence.is_held_by_graph:
         return store
     alive = view.device.allocations.alive_after(evidence.cohorts.event)
-    return next(iter(stores_of_results(view.names, alive)), "")
+    stores = stores_of_results(view.names, alive)
+    return next(iter(stores), "")
 
 
 _LEFT = {EVERY: "in a row left", IRREGULAR: "at irregular intervals left"}

@@ -86,10 +86,10 @@ def gate(statements: Statements, growth: Growth) -> Excuse | None:
 
     A bound that lets too much come does not count, nor one of a few entries that lead to all before them.
     """
-    if distant_bound(growth) or _leads_to_many(growth):
+    if distant_bound(growth):
         return None
     excuse = container_excuse(growth)
-    if excuse is not None:
+    if excuse is not None and not _leads_to_many(growth):
         return excuse
     if growth.keeper is not None and growth.store is not None:
         evidence = Evidence(growth, growth.store, growth.keeper.others, statements)
@@ -369,7 +369,7 @@ def _emptied(evidence: Evidence) -> str:
 
 def falls_behind_by(statements: Statements, growth: Growth) -> str:
     """The statement that takes away what is too many, and less than comes; empty where none does."""
-    if growth.keeper is None or growth.store is None or _leads_to_many(growth):
+    if growth.keeper is None or growth.store is None:
         return ""
     return falls_behind(Evidence(growth, growth.store, growth.keeper.others, statements))
 

@@ -216,7 +216,7 @@ class _PileCase:
         filed = filing_fix(store_of(keeper), self._way_to_container, self._kept)
         of_library = filed or library_fix(kind, self._chain, self._at, keeper)
         entries = length_of(self._container)
-        if not of_library and entries is not None and 2 * entries < len(self._pile.items):
+        if not of_library and entries is not None and 2 * entries < self._pile.pace.steps:
             of_library = linked_fix(owner, self._chain, self._at, entries)
         return of_library or fix_of(kind, keeper, owner, kept_things)
 

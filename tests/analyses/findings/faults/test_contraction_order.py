@@ -133,6 +133,31 @@ def test_a_product_that_is_written_to_is_another(tmp_path: Path, between: str) -
     assert of_large_tensor(tmp_path, lines, "pair @ v") is None
 
 
+def test_a_small_product_that_a_function_returns(tmp_path: Path) -> None:
+    """What is large is what the failing product makes of it."""
+    run = turned(0, beside=4)
+    for _ in range(5):
+        run.asks("made", 1)
+        run.asks("taken", 64)
+    source = {(USER, 49): "return x.transpose(1, 2) @ y", (USER, 55): "outs.append(gram(x, y) @ w)"}
+    answer = run.fails("taken", 64, tmp_path, expression="gram(x, y) @ w", source=source)
+    assert finding_of(answer, "contraction_order") is None
+
+
+@pytest.mark.parametrize(
+    ("made", "expression"),
+    [
+        ('pair = torch.einsum("ib,bj->bij", x.T, y)', 'torch.einsum("bij,bj->bi", pair, w)'),
+        ('pair = torch.einsum("abc,cde->abde", l, r)', 'torch.einsum("baed,bd->ae", pair.mT, e)'),
+        ('pair = torch.einsum("abc,cde->abde", l, r).mT', 'torch.einsum("abed,bd->ae", pair, e)'),
+    ],
+)
+def test_turned_factors_have_other_letters(tmp_path: Path, made: str, expression: str) -> None:
+    finding = of_large_tensor(tmp_path, {46: made, 48: f"out = {expression}"}, expression)
+    assert finding is not None
+    assert "part = " not in (finding.fix or "")
+
+
 def turned(turns: int, *, beside: int) -> MadeRun:
     """A loop each turn of which keeps the product that a function returned to it, and a copy."""
     run = MadeRun(
@@ -173,3 +198,21 @@ def test_a_large_product_that_a_function_returns(
         assert finding.bytes == 7 * 300 << 20
         assert finding.place is not None
         assert finding.place.line == 49
+
+
+@pytest.mark.parametrize(
+    ("name", "expression"),
+    [
+        ("float32[3 4] tensor", "pair @ v"),
+        ("bool[3 4] tensor", "(mask > 2).sum(1)"),
+        ("float64[28, 28] tensor", f"({'-' * 700}x) @ y"),
+    ],
+)
+def test_odd_names_and_deep_expressions_end_no_answer(
+    tmp_path: Path, name: str, expression: str
+) -> None:
+    run = MadeRun(FRAMES)
+    run.asks("pair", 3000, name=name)
+    source = {(USER, 48): f"out = {expression}"}
+    answer = run.fails("then", 3000, tmp_path, expression=expression, source=source)
+    assert answer.findings

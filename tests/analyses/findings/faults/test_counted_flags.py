@@ -57,6 +57,9 @@ def told(
         (FLOATS, "x.sum(1, dtype=torch.float64)", 2, "part in x.split(2048)"),
         (FLOATS, "x.mean(1, dtype=torch.float64)", 2, "then divide by their number"),
         ("store", "(geno == MISSING).sum(dim=1)", 8, "part in geno.split(256)"),
+        (FLAGS, "self.mask.sum(-2)", 8, "make what is added up for that part alone"),
+        (FLAGS, "self.mask.sum(dim=(0, 1))", 8, "make what is added up for that part alone"),
+        (SHORTS, "counts.sum(dim=1, keepdim=True)", 4, "make what is added up for that part alone"),
     ],
 )  # fmt: skip
 def test_a_sum_that_converts_first(

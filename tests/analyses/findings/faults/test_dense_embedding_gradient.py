@@ -98,10 +98,17 @@ def test_only_tables_of_which_few_rows_are_used_are_named(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("passes", "dense_before", "is_told"), [(5, False, True), (1, False, False), (5, True, False)]
+    ("passes", "dense_before", "node", "is_told"),
+    [
+        (5, False, "PowBackward0", True),
+        (5, False, "", True),
+        (1, False, "PowBackward0", False),
+        (5, True, "PowBackward0", False),
+        (5, False, "EmbeddingBackward0", False),  # the table was frozen before
+    ],
 )
 def test_a_table_that_only_this_pass_makes_dense_gradients_for(
-    tmp_path: Path, passes: int, *, dense_before: bool, is_told: bool
+    tmp_path: Path, passes: int, node: str, *, dense_before: bool, is_told: bool
 ) -> None:
     run = MadeRun(FRAMES)
     run.asks("users", 400, name="model.users.weight", kind="parameter")
@@ -111,7 +118,8 @@ def test_a_table_that_only_this_pass_makes_dense_gradients_for(
         run.frees(run.asks("optimizer", 1))
     run.asks("embedding", 10, module="model.users")
     run.asks("backward", 400)
-    finding = finding_of(run.fails("backward", 400, tmp_path), "dense_embedding_gradient")
+    answer = run.fails("backward", 400, tmp_path, node=node or None)
+    finding = finding_of(answer, "dense_embedding_gradient")
     assert finding is not None
     assert ("earlier ones made none as large" in finding.title) == is_told
     assert ("rows that the step looks up" in (finding.fix or "")) == is_told

@@ -16,6 +16,7 @@ FRAMES: dict[str, tuple[Frame, ...]] = {
     "layer": ((f"{TORCH}/nn/modules/linear.py", 134, "forward"), CALL, (USER, 20, "step")),
     "entropy": ((USER, 25, "step"),),
     "average": ((USER, 47, "push"), (USER, 26, "step")),
+    "loss": ((f"{TORCH}/nn/functional.py", 3504, "cross_entropy"), (USER, 21, "step")),
     "backward": ((f"{TORCH}/_tensor.py", 600, "backward"), (USER, 61, "main")),
     "step": ((f"{TORCH}/optim/adam.py", 300, "step"), (USER, 62, "main")),
 }
@@ -61,6 +62,23 @@ def test_who_keeps_results_with_their_graphs(
         assert f"what goes into {store} (up to " in (finding.fix or "")
         assert finding.bytes == 5 * 40 * MIB  # the sixth is of the step that runs
         assert "leak" not in {other.id for other in answer.findings}
+
+
+def test_the_latest_loss_may_be_kept_for_nothing_else(tmp_path: Path) -> None:
+    """A function of PyTorch returned it: what keeps the graph may be another variable."""
+    run = trained([])
+    run.asks("loss", 512 / MIB, name="Trainer.last_loss", in_graph=True)
+    finding = finding_of(run.fails("layer", 60, tmp_path), "graphs_of_results")
+    assert finding is None or finding.verdict == "possible"
+
+
+def test_the_line_is_that_of_the_store(tmp_path: Path) -> None:
+    run = trained(["Stats.values['entropy']"])
+    run.asks("layer", 1, name="local of forward()", in_graph=True, module="model")
+    finding = finding_of(run.fails("layer", 60, tmp_path), "graphs_of_results")
+    assert finding is not None
+    assert finding.place is not None
+    assert finding.place.line == 47
 
 
 def test_what_a_store_keeps_without_a_graph_is_another_fault(tmp_path: Path) -> None:

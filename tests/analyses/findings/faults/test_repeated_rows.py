@@ -36,6 +36,8 @@ def with_look_ups(*, table: float, beside: int) -> MadeRun:
         ("table = self.rel(dist)", "scores = torch.matmul(q, table.mT)", 1, 100, True),
         ("table = self.rel(dist)", "scores = scores + table.sum(-1)", 1, 100, False),
         ("x = self.rel(ids)", "x = x + self.positions", 1, 100, False),
+        ("x = self.rel(ids)", 'q = torch.einsum("btd,dhk->bthk", x, self.wq)', 1, 100, False),
+        ("x = self.rel(ids)", "q = x @ self.wq", 1, 100, False),
         (EINSUM, "", 30, 100, False),  # no row is looked up often
         (EINSUM, "", 1, 9000, False),  # it is not much
         ("scores = torch.einsum('bhtd,tsd->bhts', q, other)", "", 1, 100, False),

@@ -27,11 +27,12 @@ FRAMES: dict[str, tuple[Frame, ...]] = {
         (
             "out = model(ids, past_key_values=prompt_cache, use_cache=True)",
             "picked = out.logits.gather(-1, labels)",
-            "pass a copy, past_key_values=copy.deepcopy(prompt_cache), or take off after each call what it"
-            " appended, prompt_cache.crop(length)",
+            "pass a copy, past_key_values=copy.deepcopy(prompt_cache), where each call should begin",
         ),
         ("out = model(ids, past_key_values=past)", "past = out.past_key_values", ""),
         ("out = model(ids, past_key_values=past)", "ids = out.logits[:, -1].argmax(-1)", ""),
+        ("model(chunk, past_key_values=past)", "", ""),  # a long prompt, piece by piece
+        ("out = model(ids, past_key_values=copy.deepcopy(past))", "loss = f(out, labels)", ""),
     ],
 )
 def test_a_cache_that_a_call_makes_or_is_given(

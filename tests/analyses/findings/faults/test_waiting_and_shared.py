@@ -110,6 +110,13 @@ def test_models_that_threads_built_for_themselves(
             True,
         ),
         ("windows = F.unfold(x, 3)", 'torch.einsum("btk,bk->bt", windows, w)', False),
+        (
+            "windows = x.unfold(2, 16, 16).unfold(3, 16, 16)",
+            'torch.einsum("btk,bk->bt", windows, w)',
+            False,
+        ),
+        ("windows = x.unfold(1, n, n)", 'torch.einsum("btk,bk->bt", windows, w)', False),
+        ("windows = x.unfold(1, n, 1)", 'torch.einsum("btk,kd->btd", windows, w)', False),
         ("others = load.unfold(0, 200, 1)", "(windows - mean) / std", False),
     ],
 )

@@ -51,6 +51,7 @@ class _Chain:
         rows: the large tensors in use, of each turn of a loop; none where it is what was asked for.
         size_bytes, operand_bytes: of one, and the most that what it was made of can have.
         place: of its line.
+        is_turned: whether its line gives a view of it, in another order.
     """
 
     first: ast.expr
@@ -60,6 +61,7 @@ class _Chain:
     size_bytes: int
     operand_bytes: int
     place: Place
+    is_turned: bool = False
 
 
 @after_failure
@@ -97,11 +99,18 @@ def _other_order(chain: _Chain) -> str:
 
 
 def _einsums(chain: _Chain) -> str:
-    """The two equations in another order; "" where the program has no two of letters, or there is no such order."""
+    """The two equations in another order; "" where the program has no two of letters, or there is no such order, or
+    views turn a factor: then the letters are those of the view.
+    """
     pair, whole = _equation(chain.first), _equation(chain.second)
-    first, second = map(without_views, factors_of(chain.first))
-    later_factors = factors_of(chain.second)
-    pair_stands_first = same_text(without_views(later_factors[0]), chain.large)
+    factors, later_factors = factors_of(chain.first), factors_of(chain.second)
+    is_turned = any(
+        not same_text(factor, without_views(factor)) for factor in (*factors, *later_factors)
+    )
+    if is_turned or chain.is_turned:
+        return ""
+    first, second = factors
+    pair_stands_first = same_text(later_factors[0], chain.large)
     order = other_order(pair, whole, pair_stands_first=pair_stands_first)
     if order is None:
         return ""
@@ -162,7 +171,9 @@ def _taken_in(scene: Scene, place: Place, failing: ast.expr) -> Iterator[_Chain]
         return
     operand_bytes = _largest_beside(scene, born - 1)
     if size_bytes >= _TIMES * operand_bytes:
-        yield _Chain(first, failing, large, np.array([row]), size_bytes, operand_bytes, maker)
+        is_turned = _is_turned(scene, maker, first)
+        large_rows = np.array([row])
+        yield _Chain(first, failing, large, large_rows, size_bytes, operand_bytes, maker, is_turned)
 
 
 def _from_function(scene: Scene, place: Place, failing: ast.expr) -> Iterator[_Chain]:
@@ -174,21 +185,26 @@ def _from_function(scene: Scene, place: Place, failing: ast.expr) -> Iterator[_C
         maker, first = _returned_product(scene, place, called(large))
         if maker is None or first is None:
             continue
-        place_of = scene.view.place_of_block
-        of_lines = np.array([row for row in rows.tolist() if place_of(row) in (maker, place)])
-        is_large = allocations.requested_bytes[of_lines] >= request.size_bytes
-        beside_rows = np.setdiff1d(rows, of_lines)
-        operand_bytes = int(allocations.requested_bytes[beside_rows].max(initial=1))
-        if is_large.any() and request.size_bytes >= _TIMES * operand_bytes:
+        place_of, sizes = scene.view.place_of_block, allocations.requested_bytes
+        made_rows = np.array([row for row in rows.tolist() if place_of(row) == maker], np.int64)
+        size_bytes = int(sizes[made_rows].max(initial=0))
+        # The failing product copies what it takes in, and a graph keeps that.
+        copies = [row for row in rows.tolist() if place_of(row) == place]
+        large_rows = np.array([*made_rows, *copies], np.int64)
+        large_rows = np.sort(large_rows[sizes[large_rows] == size_bytes])
+        beside_rows = np.setdiff1d(rows, large_rows)
+        operand_bytes = int(sizes[beside_rows].max(initial=1))
+        if size_bytes >= max(request.size_bytes, _TIMES * operand_bytes):
+            is_turned = _is_turned(scene, maker, first)
             yield _Chain(
-                first,
-                failing,
-                large,
-                of_lines[is_large],
-                request.size_bytes,
-                operand_bytes,
-                maker,
+                first, failing, large, large_rows, size_bytes, operand_bytes, maker, is_turned
             )
+
+
+def _is_turned(scene: Scene, maker: Place, product: ast.expr) -> bool:
+    """Whether a line gives a view of the product that it makes."""
+    value = value_of(scene.source_of(maker))
+    return value is None or not same_text(value, product)
 
 
 def _returned_product(

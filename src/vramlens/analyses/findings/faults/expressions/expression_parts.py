@@ -22,7 +22,13 @@ def value_of(text: str) -> ast.expr | None:
     """What a statement or an expression computes; None where its text is none (it may be cut short)."""
     statement = _statement(text)
     value = getattr(statement, "value", None)
-    return value if isinstance(value, ast.expr) else None
+    if not isinstance(value, ast.expr):
+        return None
+    try:
+        ast.unparse(value)
+    except RecursionError:  # nested far deeper than a program's line is
+        return None
+    return value
 
 
 def assigned_name(text: str) -> str:

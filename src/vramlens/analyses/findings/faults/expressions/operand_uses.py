@@ -36,11 +36,14 @@ _BY_ROW = _DISTRIBUTIONS.union(
 _INPUTS = ("input", "probs", "logits")
 _ADDS_UP = frozenset({"sum", "nansum", "prod", "count_nonzero"})
 """Of flags and of whole numbers in 64 bits: ATen converts all of them first (ReduceOps.cpp, make_reduction)."""
+_PLAIN_SUMS = frozenset({"sum", "count_nonzero", "mean"})
 _AVERAGES = frozenset({"mean", "nanmean"})
 _CONVERTS = frozenset({"float", "double", "half", "bfloat16", "long", "int", "to", "type"})
 _MAKES_FLAGS = frozenset({"eq", "ne", "gt", "lt", "ge", "le", "isnan", "isinf", "isfinite", "isin"})
 _FLAGS = ast.BitAnd, ast.BitOr, ast.BitXor
-_FLAGS_IN_NAME = re.compile(r"\bbool\[(?P<sizes>[\d, ]{1,400})\]\)?(?: tensor| slice)?$")
+_FLAGS_IN_NAME = re.compile(
+    r"\bbool\[(?P<sizes>\d{1,12}(?:, ?\d{1,12}){0,15})\]\)?(?: tensor| slice)?$"
+)
 _WIDTHS = (8, 4)
 """Bytes of the types in which numbers are added up."""
 _PART_BYTES = 256 * MIB
@@ -279,6 +282,8 @@ def _in_narrow_type(total: _Sum, shape: Shape | None) -> str:
     is_whole = shape is not None and shape.is_integer and not _are_flags(total.flags)
     if shape is None or not is_whole or argument(total.call, "dtype") is not None:
         return ""
+    if called(total.call) != "sum" or argument(total.call, "keepdim") is not None:
+        return ""
     numbers = [*operands(total.call)[1:], *filter(None, [argument(total.call, "dim")])]
     arguments = ", ".join([*map(ast.unparse, numbers), f"dtype=torch.{shape.type}"])
     return f"where the sums fit into its type, convert nothing: {called(total.call)}({arguments}); else "
@@ -300,8 +305,12 @@ def _in_parts(total: _Sum, rows: int) -> str:
 
 
 def _sum_of_parts(total: _Sum, rows: int) -> str:
-    """The sums of parts of a tensor, as a program would have them; "" where two tensors make what is added up."""
+    """The sums of parts of a tensor, as a program would have them; "" where two tensors make what is added up, or it is
+    added up over several dimensions, or not known which.
+    """
     flags = total.flags
+    if called(total.call) not in _PLAIN_SUMS or argument(total.call, "keepdim") is not None:
+        return ""
     part, source = "part", flags
     if isinstance(flags, ast.Compare) and all(map(is_constant, flags.comparators)):
         compared = ast.Compare(ast.Name(part), flags.ops, flags.comparators)
@@ -310,6 +319,8 @@ def _sum_of_parts(total: _Sum, rows: int) -> str:
         return ""
     dimensions = [*operands(total.call)[1:], *filter(None, [argument(total.call, "dim")])]
     dimension = ast.unparse(dimensions[0]) if dimensions else ""
+    if dimension and not dimension.isdigit() and dimension != "-1":
+        return ""
     along = f"dim={dimension}" if dimension else ""
     term = f"{part}.sum({along}) for part in {ast.unparse(source)}.split({rows})"
     return f"torch.cat([{term}])" if dimension not in ("", "0") else f"sum({term})"

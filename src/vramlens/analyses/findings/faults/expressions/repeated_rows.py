@@ -17,6 +17,7 @@ from vramlens.analyses.findings.faults.expressions.contraction_order import (
 )
 from vramlens.analyses.findings.faults.expressions.costly_expression import shown
 from vramlens.analyses.findings.faults.expressions.expression_parts import (
+    same_text,
     value_of,
     within,
     without_views,
@@ -29,6 +30,7 @@ from vramlens.trace import TensorKind
 from vramlens.units import format_size
 
 _EMBEDDING = re.compile(r"torch[/\\]nn[/\\]modules[/\\]sparse\.py:forward$")
+_EQUATION = re.compile(r"^\s*([a-zA-Z]+)\s*,\s*([a-zA-Z]+)\s*->\s*([a-zA-Z]*)\s*$")
 _TIMES = 16
 """As large as the table: its rows are looked up that often on average."""
 _LEAST_SHARE = 0.25
@@ -44,6 +46,7 @@ class _LookUp:
         rows: what its calls at this line made, and is in use.
         table_bytes, result_bytes: of the table, and of the largest of those.
         call, product: as the program has them.
+        factor: what stands for the call in the product.
         place: of the line.
     """
 
@@ -53,6 +56,7 @@ class _LookUp:
     result_bytes: int
     call: ast.expr
     product: ast.expr
+    factor: ast.expr
     place: Place
 
 
@@ -71,15 +75,16 @@ def repeated_rows(scene: Scene) -> Iterator[Finding]:
     yield Finding(
         id="repeated_rows",
         verdict=Verdict.LIKELY,
-        title=f"{call} copies a row of {largest.table} for each entry of its index, only to be multiplied:"
+        title=f"{call} copies a row of {largest.table} for each entry of its index, and a product takes them in:"
         f" {scene.part_of_heap(size_bytes)}",
         bytes=size_bytes,
         place=largest.place,
         evidence=(
             f"the table has {format_size(largest.table_bytes)}, one such result {format_size(largest.result_bytes)}",
         ),
-        fix=f"multiply {other} with the whole table first ({other} @ weight.T: a number for each of its rows), and pick"
-        f" from that by the index, with gather() (up to {format_size(size_bytes)} less)",
+        fix=f"if nothing else uses these rows, multiply {other} with the whole table first ({other} @ weight.T: a"
+        " number for each of its rows), and pick from that with gather(), the index expanded to its dimensions"
+        f" (up to {format_size(size_bytes)} less)",
         extent=scene.extent(largest.rows),
         recurs=True,
     )
@@ -92,7 +97,7 @@ def _is_far_larger(look_up: _LookUp) -> bool:
 def _other_factor(look_up: _LookUp) -> str:
     """What the looked-up rows are multiplied with, as the program has it."""
     factors = map(without_views, factors_of(look_up.product))
-    other_factors = [factor for factor in factors if ast.dump(factor) != ast.dump(look_up.call)]
+    other_factors = [factor for factor in factors if not same_text(factor, look_up.factor)]
     return shown(ast.unparse(other_factors[0])) if other_factors else "the other factor"
 
 
@@ -111,8 +116,8 @@ def _look_ups(scene: Scene) -> Iterator[_LookUp]:
             by_line.setdefault((path.rpartition(".")[2], place), []).append(row)
     for (name, place), of_line in by_line.items():
         path = view.modules.paths[view.modules.module[of_line[0]]]
-        call, product = _product_of(scene, place, name)
-        if call is None or product is None or f"{path}.weight" not in tables:
+        product = _product_of(scene, place, name)
+        if product is None or f"{path}.weight" not in tables:
             continue
         result_rows = np.array(of_line, np.int64)
         yield _LookUp(
@@ -120,17 +125,44 @@ def _look_ups(scene: Scene) -> Iterator[_LookUp]:
             rows=result_rows,
             table_bytes=int(allocations.requested_bytes[tables[f"{path}.weight"]]),
             result_bytes=int(allocations.requested_bytes[result_rows].max()),
-            call=call,
-            product=product,
+            call=product[0],
+            product=product[1],
+            factor=product[2],
             place=place,
         )
 
 
-def _product_of(scene: Scene, place: Place, name: str) -> tuple[ast.expr | None, ast.expr | None]:
-    """The call of a module in a line, and the product of two that takes it in; None without such."""
+def _product_of(
+    scene: Scene, place: Place, name: str
+) -> tuple[ast.expr, ast.expr, ast.expr] | None:
+    """The call of a module in a line, the product that takes its rows in, each with a row of the other factor, and what
+    stands for the call there; None without such.
+    """
     statement = value_of(scene.source_of(place))
     calls = () if statement is None else within(statement)
     call = next((node for node in calls if called(node) == name), None)
     if call is None:
-        return None, None
-    return call, next((product for product, _ in products_after(scene, place, call)), None)
+        return None
+    for product, factor in products_after(scene, place, call):
+        if _multiplies_rows(product, factor):
+            return call, product, factor
+    return None
+
+
+def _multiplies_rows(product: ast.expr, factor: ast.expr) -> bool:
+    """Whether a product adds up over the rows' entries alone, and the other factor has an index of the look-up, too: of
+    an input that a weight projects, it has not.
+    """
+    arguments = product.args if isinstance(product, ast.Call) else []
+    equation = arguments[0] if called(product) == "einsum" and arguments else None
+    if isinstance(equation, ast.Constant):
+        letters = _EQUATION.match(str(equation.value))
+        places = [same_text(without_views(node), factor) for node in factors_of(product)]
+        if letters is None or True not in places:
+            return False
+        look_up, other = letters.groups()[:2] if places[0] else letters.groups()[1::-1]
+        index, entries, output = set(look_up[:-1]), look_up[-1:], letters[3]
+        is_sum = entries in other and entries not in output and index <= set(output)
+        return is_sum and bool(index & set(other))
+    turned = [node for node in factors_of(product) if not same_text(node, without_views(node))]
+    return any(same_text(without_views(node), factor) for node in turned)

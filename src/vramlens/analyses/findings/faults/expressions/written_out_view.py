@@ -14,19 +14,22 @@ from vramlens.ground.verdict import Verdict
 from vramlens.units import format_size
 
 _WINDOWS = re.compile(
-    r"^(?P<name>\w+)\s*=\s*(?!.*\b(?:F|functional)\.unfold\().+\.unfold\((?!.*\.(?:contiguous|clone|reshape)\()"
+    r"^(?P<name>\w+)\s*=\s*(?!.*\b(?:F|functional|self)\.unfold\()(?!.*\.unfold\(.*\.unfold\().+\.unfold\((?!.*\.(?:contiguous|clone|reshape)\()"
 )
 """A line that assigns windows: a view in which each entry is as often as windows have it."""
-_PRODUCTS = r"\b(?:einsum|bmm|tensordot)\([^()]*"
-"""Those that copy what they cannot take as it is."""
+_SUM = re.compile(
+    r"\beinsum\(\s*[\"'](?P<first>\w+)\s*,\s*(?P<second>\w+)\s*->\s*(?P<output>\w*)[\"']"
+)
+"""An einsum of two, which copies what it cannot take as it is."""
+_STEP = re.compile(r"\.unfold\(\s*[^,()]+,\s*(?P<size>[^,()]+),\s*(?P<step>[^,()]+)\)")
 _AS_ARITHMETIC = (
     "compute this on the series, and call unfold() on the result; or compute it for the windows of a batch,"
     " where they are used"
 )
 _AS_CONVOLUTION = (
-    "a sum over each window is a convolution: F.conv1d (groups=n for n series with weights of their own), and with"
-    " long windows a product of Fourier transforms, torch.fft.irfft(torch.fft.rfft(x, n) * torch.fft.rfft(w, n), n)"
-    " with an n of both lengths together, weights not reversed"
+    "a sum over each window is a convolution: F.conv1d of the series with the same weights (groups=n for n series with"
+    " weights of their own); with long windows a product of Fourier transforms, torch.fft.irfft(torch.fft.rfft(x, n) *"
+    " torch.fft.rfft(w.flip(-1), n), n), n both lengths together"
 )
 _ASSIGNED = re.compile(r"^(\w+)\s*[-+*/]?=(?!=)")
 
@@ -67,9 +70,27 @@ def _windows(scene: Scene, place: Place, expression: str) -> tuple[str, str]:
         windows = _WINDOWS.match(text)
         name = "" if windows is None else windows["name"]
         if name and name not in assigned:
-            arithmetic = re.search(rf"\b{name}\b\)*\s*[-+*/]", expression)
-            product = re.search(rf"{_PRODUCTS}\b{name}\b", expression)
-            if arithmetic or product:
-                return (name, "") if arithmetic else ("", name)
+            if re.search(rf"\b{name}\b\)*\s*[-+*/]", expression):
+                return name, ""
+            if _is_sum_over_windows(expression, name) and _do_overlap(text):
+                return "", name
         assigned.update(_ASSIGNED.findall(text))
     return "", ""
+
+
+def _do_overlap(text: str) -> bool:
+    """Whether windows have entries in common, as far as their size and step say."""
+    steps = _STEP.search(text)
+    return steps is None or steps["size"].strip() != steps["step"].strip()
+
+
+def _is_sum_over_windows(expression: str, name: str) -> bool:
+    """Whether an einsum adds up over the entries of windows, its last index, and makes nothing that they have not."""
+    equation = _SUM.search(expression)
+    operands = re.search(
+        rf"->\s*\w*[\"']\s*,\s*(?P<leading>{name}\b)?[^,]*(?:,\s*{name}\b)?", expression
+    )
+    if equation is None or operands is None or not re.search(rf",\s*{name}\b", expression):
+        return False
+    windows = equation["first" if operands["leading"] else "second"]
+    return windows[-1] not in equation["output"] and set(equation["output"]) <= set(windows)

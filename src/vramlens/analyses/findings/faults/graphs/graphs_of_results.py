@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,7 @@ from vramlens.analyses.attribution.steps import PATTERN
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.scene import Scene, after_failure
 from vramlens.ground.verdict import Verdict
+from vramlens.trace.stacks import is_user_file
 from vramlens.units import format_size, listed
 
 _FEWEST_STEPS = 3
@@ -32,8 +33,9 @@ _NO_PARTS_OF_GRAPHS = (
 def graphs_of_results(scene: Scene) -> Iterator[Finding]:
     """What graphs of several earlier steps keep, where the program keeps results that require gradients."""
     view = scene.view
-    results = scene.program_rows[view.names.in_graph[scene.program_rows]]
-    stores = stores_of_results(view.names, results)
+    all_stores = stores_of_results(view.names, scene.program_rows)
+    adding_up = {name: rows for name, rows in all_stores.items() if _may_add_up(scene, rows)}
+    stores = adding_up or all_stores
     rows = _of_earlier_steps(scene)
     size_bytes = scene.bytes_of(rows)
     is_much = size_bytes >= _LEAST_SHARE * scene.advice_heap.requested_bytes
@@ -41,20 +43,32 @@ def graphs_of_results(scene: Scene) -> Iterator[Finding]:
         return
     keepers = listed([store_words(store) for store in stores], _MOST_STORES)
     is_one = len(stores) == 1
+    newest = max(next(iter(stores.values())))
     yield Finding(
         id="graphs_of_results",
-        verdict=Verdict.LIKELY,
+        verdict=Verdict.LIKELY if adding_up else Verdict.POSSIBLE,
         title=f"{keepers} {'keeps' if is_one else 'keep'} a result that requires gradients, and with it the graphs of"
         f" earlier steps: {scene.part_of_heap(size_bytes)}",
         bytes=size_bytes,
-        place=view.place_of_block(int(results[-1])),
+        place=view.place_of_block(newest),
         evidence=(
-            "a sum, an average or a list of such results goes on with the graph of every step: no backward pass"
-            " frees it",
+            "a sum, an average or a list of such results goes on with the graph of every step, until a backward pass"
+            " goes through it",
         ),
         fix=f"keep .item() or .detach() of what goes into {keepers} (up to {format_size(size_bytes)} less)",
         extent=scene.extent(rows),
     )
+
+
+def _may_add_up(scene: Scene, rows: Sequence[int]) -> bool:
+    """Whether a store has several results, or an operator of the program itself made its only one, as it makes a sum
+    or an average: what a function of PyTorch returned is the latest loss, kept until the next.
+    """
+    if len(rows) > 1:
+        return True
+    stack = int(scene.device.allocations.stack[rows[0]])
+    frames = scene.trace.stacks.of(stack)
+    return bool(frames) and is_user_file(frames[0].file)
 
 
 def _are_of_graphs(scene: Scene, rows: NDArray[np.int64]) -> bool:

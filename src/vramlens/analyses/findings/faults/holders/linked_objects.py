@@ -48,8 +48,8 @@ def linked_objects(scene: Scene) -> Iterator[Finding]:
                 bytes=size_bytes,
                 place=scene.view.place_of_block(int(rows[-1])),
                 evidence=(f"a {owner} that is in use keeps all that {links} lead to",),
-                fix=f"cut {first} where the program goes on without the others (node{first} = None), or hold it"
-                f" weakly (weakref.ref); if all are needed, keep .{attribute} on the CPU (up to"
-                f" {format_size(size_bytes)} less)",
+                fix=f"hold {first} weakly (weakref.ref); or cut it where the program goes on without the others"
+                f" (node{first} = None), and call gc.collect() there, as those still lead to each other; if all are"
+                f" needed, keep .{attribute} on the CPU (up to {format_size(size_bytes)} less)",
                 extent=scene.extent(rows),
             )

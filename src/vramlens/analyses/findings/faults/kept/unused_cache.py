@@ -18,9 +18,11 @@ _CACHE = re.compile(r"^Dynamic\w*(?:Cache|Layer)\.")
 """Classes of transformers that hold a layer's keys and values, and that a call makes by default."""
 _MAKES = re.compile(r"[/\\]transformers[/\\]cache_utils\.py:")
 _GENERATES = re.compile(r"[/\\]transformers[/\\]generation[/\\]")
-_PASSED_IN = re.compile(r"\bpast_key_values\s*=\s*(?!None\b)(?P<cache>[\w.]+)")
+_PASSED_IN = re.compile(r"\bpast_key_values\s*=\s*(?!None\b)(?P<cache>[\w.]+)(?P<call>\()?")
+_SCORES = re.compile(r"\b(?:gather|cross_entropy|log_softmax|logsumexp|labels?|targets?)\b")
 _PICKS_TOKENS = re.compile(r"\b(?:argmax|multinomial|sample|topk)\(|\.past_key_values\b")
-_LINES_AROUND = 8
+_LINES_BEFORE, _LINES_AFTER = 6, 3
+"""Whose text a recording has (capture/triggers/source_lines.py)."""
 _MAKER = (
     "the model caches for text to come, and none is generated here",
     "calls append to the cache that they are given",
@@ -53,7 +55,7 @@ def unused_cache(scene: Scene) -> Iterator[Finding]:
         return
     place = scene.view.place_of_block(cached[-1])
     passed_in = _PASSED_IN.search(scene.source_of(place))
-    if passed_in is not None and _picks_tokens(scene, place):
+    if passed_in is not None and (passed_in["call"] or not _only_scores(scene, place)):
         return
     yield Finding(
         id="unused_cache",
@@ -67,23 +69,24 @@ def unused_cache(scene: Scene) -> Iterator[Finding]:
     )
 
 
-def _picks_tokens(scene: Scene, place: Place | None) -> bool:
-    """Whether the lines around a call choose the next token, or hand the cache on: text is generated."""
+def _only_scores(scene: Scene, place: Place | None) -> bool:
+    """Whether the lines around a call look its results up, and neither choose the next token nor hand the cache on, as
+    where text is generated or a long prompt goes in piece by piece.
+    """
     if place is None:
         return False
-    lines = range(place.line - _LINES_AROUND, place.line + _LINES_AROUND + 1)
-    texts = (scene.source_of(Place(place.file, line, place.function)) for line in lines)
-    return any(map(_PICKS_TOKENS.search, texts))
+    lines = range(place.line - _LINES_BEFORE, place.line + _LINES_AFTER + 1)
+    texts = [scene.source_of(Place(place.file, line, place.function)) for line in lines]
+    return any(map(_SCORES.search, texts)) and not any(map(_PICKS_TOKENS.search, texts))
 
 
 def _remedy(passed_in: re.Match[str] | None) -> str:
     """What to do about a cache that a call makes, or that it is given."""
     if passed_in is None:
         return "call the model with use_cache=False, or set model.config.use_cache = False"
-    cache = passed_in["cache"]
     return (
-        f"pass a copy, past_key_values=copy.deepcopy({cache}), or take off after each call what it appended,"
-        f" {cache}.crop(length)"
+        f"pass a copy, past_key_values=copy.deepcopy({passed_in['cache']}), where each call should begin at the same"
+        " place: so far its results depend on the calls before it, too"
     )
 
 

@@ -43,8 +43,8 @@ def dense_embedding_gradient(scene: Scene) -> Iterator[Finding]:
 
 
 def _of_new_term(scene: Scene) -> Iterator[Finding]:
-    """The gradients as large as a table that this backward pass makes, and those of earlier steps did not: they
-    were sparse.
+    """The gradients as large as a table that this backward pass makes, and those of earlier steps did not, where it is
+    no look-up's.
     """
     request, allocations, phases = scene.ending_request, scene.device.allocations, scene.view.phases
     if not _is_in_backward(scene):
@@ -57,6 +57,9 @@ def _of_new_term(scene: Scene) -> Iterator[Finding]:
     if not table or is_earlier.any() or earlier_passes < _FEWEST_PASSES:
         return
     rows = np.intersect1d(large_rows, scene.advice_rows)
+    node = scene.ending_node
+    if "Embedding" in node or not (node or len(rows)):
+        return  # a look-up whose gradient is dense, as where the table was frozen before
     size_bytes = scene.bytes_of(rows) + request.size_bytes
     if size_bytes < _LEAST_SHARE * scene.wanted_bytes:
         return
