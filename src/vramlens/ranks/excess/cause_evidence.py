@@ -87,8 +87,8 @@ def told_of_lines(difference: RankDifference) -> RankDifference:
         difference,
         title=f"holds more memory at its peak, from lines that its peers have, too: {size} more than its"
         " peers",
-        fix="check whether this rank keeps these tensors longer than its peers do, or makes more of"
-        f" them{place}; about {size}",
+        fix="check whether this rank keeps these tensors longer than its peers do, or makes more or larger ones (of"
+        f" what ranks share out by number instead of size){place}; about {size}",
     )
 
 
