@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from vramlens.analyses.attribution.names import Names
 
 _SHAPE = re.compile(
-    r"\b(?P<type>[a-z]+\d{1,3}(?!\d)\w*)\[(?P<sizes>(?:\d{1,18}(?:, ?\d{1,18}){0,63})?)\]\)?(?: tensor| slice)?$"
+    r"\b(?P<type>[a-z]+\d{1,3}(?!\d)\w*)\[(?P<sizes>\d{1,18}(?:, ?\d{1,18}){0,63})\]\)?(?: tensor| slice)?$"
 )
 """``float32[8, 1024] tensor``, ``name (slice int64[256, 120])`` (capture/names/tensor_names.py)."""
 _BITS = re.compile(r"\d+")

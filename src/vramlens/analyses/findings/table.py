@@ -5,6 +5,8 @@ Those of what optimizers have and keep are in ``optimizer_rows``.
 
 from __future__ import annotations
 
+from typing import Any
+
 from vramlens.analyses.findings.buffers import operator_buffers
 from vramlens.analyses.findings.copies import loaded_copies
 from vramlens.analyses.findings.eval_with_grad import eval_with_grad
@@ -90,60 +92,44 @@ from vramlens.analyses.findings.stranded import private_pools, stranded_streams
 from vramlens.analyses.findings.unused_graph import unused_graph
 from vramlens.analyses.findings.unused_reserve import unused_reserve
 from vramlens.analyses.findings.usage import activations, optimizer_state
-from vramlens.analyses.scene import Scene
+from vramlens.analyses.scene import Finder, Scene
+
+
+def _fault(name: str, find: Finder, **conditions: Any) -> FindingRow[Scene]:
+    """The row of a fault that an edit of a few lines mends."""
+    return FindingRow(id=name, find=find, is_mended_in_code=True, **conditions)
+
 
 FROM_RECORDING: tuple[FindingRow[Scene], ...] = (
     FindingRow(id="fragmented_request", find=fragmented_request, importance=6, at_any_size=True),
     FindingRow(id="process_limit", find=process_limit, importance=8, at_any_size=True),
     FindingRow(id="expandable_segments", find=expandable_segments, at_any_size=True),
     FindingRow(id="allocator_retry", find=allocator_retry, importance=5, at_any_size=True),
-    FindingRow(
-        id="broadcast_rows",
-        find=broadcast_rows,
+    _fault(
+        "broadcast_rows",
+        broadcast_rows,
         importance=0,
         at_any_size=True,
-        is_mended_in_code=True,
         takes_place_of="request_too_large",
     ),
-    FindingRow(
-        id="contraction_order",
-        find=contraction_order,
-        importance=1,
-        is_mended_in_code=True,
-        takes_place_of="request_too_large",
+    _fault(
+        "contraction_order", contraction_order, importance=1, takes_place_of="request_too_large"
     ),
-    FindingRow(
-        id="repeated_rows",
-        find=repeated_rows,
-        is_mended_in_code=True,
-        takes_place_of="costly_expression",
-    ),
-    FindingRow(
-        id="written_out_view",
-        find=written_out_view,
-        is_mended_in_code=True,
-        takes_place_of="request_too_large",
-    ),
-    FindingRow(
-        id="vectorized_transform",
-        find=vectorized_transform,
-        is_mended_in_code=True,
-        takes_place_of="request_too_large",
-    ),
-    FindingRow(
-        id="picked_after",
-        find=picked_after,
+    _fault("repeated_rows", repeated_rows, takes_place_of="costly_expression"),
+    _fault("written_out_view", written_out_view, takes_place_of="request_too_large"),
+    _fault("vectorized_transform", vectorized_transform, takes_place_of="request_too_large"),
+    _fault(
+        "picked_after",
+        picked_after,
         importance=2,
         important_from_share=0.5,
-        is_mended_in_code=True,
         takes_place_of="costly_expression",
     ),
-    FindingRow(
-        id="converted_whole",
-        find=converted_whole,
+    _fault(
+        "converted_whole",
+        converted_whole,
         importance=3,
         important_from_share=0.5,
-        is_mended_in_code=True,
         takes_place_of="request_too_large",
     ),
     FindingRow(
@@ -162,321 +148,116 @@ FROM_RECORDING: tuple[FindingRow[Scene], ...] = (
         grows=True,
     ),
     FindingRow(id="sampled_growth", find=growth_in_samples, at_any_size=True),
-    FindingRow(
-        id="optimizer_list", find=optimizer_list, is_mended_in_code=True, saves_at_most=True
+    _fault("optimizer_list", optimizer_list, saves_at_most=True),
+    _fault(
+        "kept_on_ctx", kept_on_ctx, saves_at_most=True, grows=True, takes_place_of="activations"
     ),
-    FindingRow(
-        id="kept_on_ctx",
-        find=kept_on_ctx,
-        is_mended_in_code=True,
-        saves_at_most=True,
-        grows=True,
-        takes_place_of="activations",
-    ),
-    FindingRow(
-        id="frozen_in_name",
-        find=frozen_in_name,
-        is_mended_in_code=True,  # what is still to come of the step is saved, too
-        takes_place_of="activations",
-    ),
+    # frozen_in_name: what is still to come of the step is saved, too
+    _fault("frozen_in_name", frozen_in_name, takes_place_of="activations"),
     *OF_OPTIMIZERS,
-    FindingRow(
-        id="autocast_cache",
-        find=autocast_cache,
-        is_mended_in_code=True,
-        saves_at_most=True,
-        grows=True,
-    ),
-    FindingRow(
-        id="linked_objects",
-        find=linked_objects,
-        is_mended_in_code=True,
+    _fault("autocast_cache", autocast_cache, saves_at_most=True, grows=True),
+    _fault(
+        "linked_objects",
+        linked_objects,
         saves_at_most=True,
         grows=True,
         takes_place_of="kept_in_store",
     ),
-    FindingRow(
-        id="listed_batches",
-        find=listed_batches,
-        is_mended_in_code=True,
+    _fault(
+        "listed_batches",
+        listed_batches,
         saves_at_most=True,
         grows=True,
         takes_place_of="costly_expression",
     ),
-    FindingRow(
-        id="default_argument",
-        find=default_argument,
-        is_mended_in_code=True,
+    _fault(
+        "default_argument",
+        default_argument,
         saves_at_most=True,
         grows=True,
         takes_place_of="costly_expression",
     ),
-    FindingRow(
-        id="kept_caches",
-        find=kept_caches,
-        is_mended_in_code=True,
-        saves_at_most=True,
-        grows=True,
-        takes_place_of="kept_in_store",
+    _fault(
+        "kept_caches", kept_caches, saves_at_most=True, grows=True, takes_place_of="kept_in_store"
     ),
-    FindingRow(
-        id="joint_covariance", find=joint_covariance, is_mended_in_code=True, saves_at_most=True
-    ),
-    FindingRow(
-        id="costly_expression", find=costly_expression, is_mended_in_code=True, saves_at_most=True
-    ),
-    FindingRow(id="repeated_masks", find=repeated_masks, is_mended_in_code=True),
-    FindingRow(id="attention_written_out", find=attention_written_out, is_mended_in_code=True),
-    FindingRow(
-        id="solver_steps", find=solver_steps, is_mended_in_code=True, takes_place_of="activations"
-    ),
-    FindingRow(
-        id="graphs_of_results",
-        find=graphs_of_results,
-        is_mended_in_code=True,
-        grows=True,
-        takes_place_of="unused_graph",
-    ),
-    FindingRow(
-        id="retained_graph",
-        find=retained_graph,
-        is_mended_in_code=True,
-        takes_place_of="activations",
-    ),
-    FindingRow(
-        id="parametrized_weight",
-        find=parametrized_weight,
-        is_mended_in_code=True,  # the reads to come take no more either
-        takes_place_of="activations",
-    ),
-    FindingRow(
-        id="repeated_turns",
-        find=repeated_turns,
-        is_mended_in_code=True,  # the turns to come take no more either
-        may_be_meant=True,
-    ),
-    FindingRow(
-        id="rollout_graphs",
-        find=rollout_graphs,
-        is_mended_in_code=True,
-        saves_at_most=True,
-        takes_place_of="activations",
-    ),
-    FindingRow(
-        id="one_checkpoint",
-        find=one_checkpoint,
-        is_mended_in_code=True,
-        takes_place_of="activations",
-    ),
-    FindingRow(
-        id="losses_before_backward",
-        find=losses_before_backward,
-        is_mended_in_code=True,  # the passes to come take no more either
-        takes_place_of="activations",
-    ),
-    FindingRow(
-        id="eval_with_grad",
-        find=eval_with_grad,
+    _fault("joint_covariance", joint_covariance, saves_at_most=True),
+    _fault("costly_expression", costly_expression, saves_at_most=True),
+    _fault("repeated_masks", repeated_masks),
+    _fault("attention_written_out", attention_written_out),
+    _fault("solver_steps", solver_steps, takes_place_of="activations"),
+    _fault("graphs_of_results", graphs_of_results, grows=True, takes_place_of="unused_graph"),
+    _fault("retained_graph", retained_graph, takes_place_of="activations"),
+    # parametrized_weight: the reads to come take no more either
+    _fault("parametrized_weight", parametrized_weight, takes_place_of="activations"),
+    # repeated_turns: the turns to come take no more either
+    _fault("repeated_turns", repeated_turns, may_be_meant=True),
+    _fault("rollout_graphs", rollout_graphs, saves_at_most=True, takes_place_of="activations"),
+    _fault("one_checkpoint", one_checkpoint, takes_place_of="activations"),
+    # losses_before_backward: the passes to come take no more either
+    _fault("losses_before_backward", losses_before_backward, takes_place_of="activations"),
+    _fault(
+        "eval_with_grad",
+        eval_with_grad,
         is_avoidable=True,
-        is_mended_in_code=True,
         takes_place_of="unused_graph",
         saves_at_most=True,
     ),
-    FindingRow(
-        id="unused_graph",
-        find=unused_graph,
-        is_avoidable=True,
-        is_mended_in_code=True,
-        saves_at_most=True,
-    ),
-    FindingRow(id="unstepped_parameters", find=unstepped_parameters, is_mended_in_code=True),
-    FindingRow(
-        id="idle_experts", find=idle_experts, is_mended_in_code=True, takes_place_of="activations"
-    ),
-    FindingRow(
-        id="padded_columns",
-        find=padded_columns,
-        is_mended_in_code=True,
-        takes_place_of="activations",
-    ),
-    FindingRow(
-        id="uneven_rows", find=uneven_rows, is_mended_in_code=True, takes_place_of="activations"
-    ),
-    FindingRow(
-        id="unlabeled_positions",
-        find=unlabeled_positions,
-        is_mended_in_code=True,
-        takes_place_of="activations",
-    ),
-    FindingRow(id="larger_inputs", find=larger_inputs, is_mended_in_code=True, may_be_meant=True),
-    FindingRow(
-        id="unconsumed_forward",
-        find=unconsumed_forward,
-        is_mended_in_code=True,
-        saves_at_most=True,
-        may_be_meant=True,
-    ),
-    FindingRow(
-        id="copied_ddp",
-        find=copied_ddp,
-        is_avoidable=True,
-        is_mended_in_code=True,
-        saves_at_most=True,
-    ),
+    _fault("unused_graph", unused_graph, is_avoidable=True, saves_at_most=True),
+    _fault("unstepped_parameters", unstepped_parameters),
+    _fault("idle_experts", idle_experts, takes_place_of="activations"),
+    _fault("padded_columns", padded_columns, takes_place_of="activations"),
+    _fault("uneven_rows", uneven_rows, takes_place_of="activations"),
+    _fault("unlabeled_positions", unlabeled_positions, takes_place_of="activations"),
+    _fault("larger_inputs", larger_inputs, may_be_meant=True),
+    _fault("unconsumed_forward", unconsumed_forward, saves_at_most=True, may_be_meant=True),
+    _fault("copied_ddp", copied_ddp, is_avoidable=True, saves_at_most=True),
     FindingRow(
         id="evaluation_outputs", find=evaluation_outputs, is_avoidable=True, saves_at_most=True
     ),
     FindingRow(
         id="collected_outputs", find=collected_outputs, is_avoidable=True, saves_at_most=True
     ),
-    FindingRow(
-        id="gathered_outputs",
-        find=gathered_outputs,
-        is_avoidable=True,
-        is_mended_in_code=True,
-        saves_at_most=True,
-    ),
+    _fault("gathered_outputs", gathered_outputs, is_avoidable=True, saves_at_most=True),
     FindingRow(id="gradients_kept", find=gradients_kept, is_avoidable=True, saves_at_most=True),
-    FindingRow(
-        id="two_copies",
-        find=loaded_copies,
-        is_avoidable=True,
-        is_mended_in_code=True,
-        saves_at_most=True,
+    _fault("two_copies", loaded_copies, is_avoidable=True, saves_at_most=True),
+    _fault("retry_in_except", retry_in_except, saves_at_most=True),
+    _fault(
+        "spent_inputs", spent_inputs, takes_place_of="kept_in_store", saves_at_most=True, grows=True
     ),
-    FindingRow(
-        id="retry_in_except", find=retry_in_except, is_mended_in_code=True, saves_at_most=True
+    _fault("left_hooks", left_hooks, saves_at_most=True, grows=True),
+    _fault("uncollected_garbage", uncollected_garbage, saves_at_most=True, grows=True),
+    _fault("finished_models", finished_models, saves_at_most=True, grows=True),
+    _fault("whole_copy", whole_copy, is_avoidable=True, saves_at_most=True),
+    _fault("frozen_twins", frozen_twins, saves_at_most=True),
+    _fault("unused_cache", unused_cache),
+    _fault("concatenated_copy", concatenated_copy, saves_at_most=True),
+    _fault("kept_from_start", kept_from_start, takes_place_of="largest_line", saves_at_most=True),
+    _fault("loaded_whole", loaded_whole, saves_at_most=True, takes_place_of="kept_in_store"),
+    _fault(
+        "state_dicts", state_dicts, saves_at_most=True, grows=True, takes_place_of="kept_in_store"
     ),
-    FindingRow(
-        id="spent_inputs",
-        find=spent_inputs,
-        is_mended_in_code=True,
-        takes_place_of="kept_in_store",
-        saves_at_most=True,
-        grows=True,
-    ),
-    FindingRow(
-        id="left_hooks", find=left_hooks, is_mended_in_code=True, saves_at_most=True, grows=True
-    ),
-    FindingRow(
-        id="uncollected_garbage",
-        find=uncollected_garbage,
-        is_mended_in_code=True,
-        saves_at_most=True,
-        grows=True,
-    ),
-    FindingRow(
-        id="finished_models",
-        find=finished_models,
-        is_mended_in_code=True,
-        saves_at_most=True,
-        grows=True,
-    ),
-    FindingRow(
-        id="whole_copy",
-        find=whole_copy,
-        is_avoidable=True,
-        is_mended_in_code=True,
-        saves_at_most=True,
-    ),
-    FindingRow(id="frozen_twins", find=frozen_twins, is_mended_in_code=True, saves_at_most=True),
-    FindingRow(id="unused_cache", find=unused_cache, is_mended_in_code=True),
-    FindingRow(
-        id="concatenated_copy", find=concatenated_copy, is_mended_in_code=True, saves_at_most=True
-    ),
-    FindingRow(
-        id="kept_from_start",
-        find=kept_from_start,
-        is_mended_in_code=True,
-        takes_place_of="largest_line",
-        saves_at_most=True,
-    ),
-    FindingRow(
-        id="loaded_whole",
-        find=loaded_whole,
-        is_mended_in_code=True,
-        saves_at_most=True,
-        takes_place_of="kept_in_store",
-    ),
-    FindingRow(
-        id="state_dicts",
-        find=state_dicts,
-        is_mended_in_code=True,
+    # requested_outputs: those of the layers to come are saved, too
+    _fault("requested_outputs", requested_outputs, takes_place_of="kept_in_store"),
+    _fault(
+        "waiting_objects",
+        waiting_objects,
         saves_at_most=True,
         grows=True,
         takes_place_of="kept_in_store",
     ),
-    FindingRow(
-        id="requested_outputs",
-        find=requested_outputs,
-        is_mended_in_code=True,  # those of the layers to come are saved, too
-        takes_place_of="kept_in_store",
-    ),
-    FindingRow(
-        id="waiting_objects",
-        find=waiting_objects,
-        is_mended_in_code=True,
-        saves_at_most=True,
-        grows=True,
-        takes_place_of="kept_in_store",
-    ),
-    FindingRow(
-        id="model_of_each_thread",
-        find=model_of_each_thread,
-        is_mended_in_code=True,  # the models to come are saved, too
-    ),
-    FindingRow(
-        id="kept_checkpoint",
-        find=kept_checkpoint,
-        is_mended_in_code=True,
-        saves_at_most=True,
-        takes_place_of="kept_in_store",
-    ),
-    FindingRow(
-        id="repeated_heads",
-        find=repeated_heads,
-        is_mended_in_code=True,
-        saves_at_most=True,
-        takes_place_of="kept_in_store",
-    ),
-    FindingRow(
-        id="kept_in_store",
-        find=kept_in_store,
-        is_mended_in_code=True,
-        saves_at_most=True,
-        grows=True,
-    ),
-    FindingRow(
-        id="generation_scores",
-        find=generation_scores,
-        is_mended_in_code=True,
-        saves_at_most=True,
-        grows=True,
-    ),
-    FindingRow(
-        id="kept_by_calls",
-        find=kept_by_calls,
-        is_mended_in_code=True,
-        saves_at_most=True,
-        grows=True,
-    ),
-    FindingRow(
-        id="dense_embedding_gradient",
-        find=dense_embedding_gradient,
-        is_mended_in_code=True,
-        saves_at_most=True,
-    ),
-    FindingRow(
-        id="rebuilt_collection", find=rebuilt_collection, is_mended_in_code=True, saves_at_most=True
-    ),
-    FindingRow(
-        id="lbfgs_history",
-        find=lbfgs_history,
-        is_mended_in_code=True,  # the pairs to come are saved, too
-        takes_place_of="optimizer_state",
-    ),
-    FindingRow(id="double_precision", find=double_precision, is_mended_in_code=True),
-    FindingRow(id="wide_weights", find=wide_weights, is_mended_in_code=True, saves_at_most=True),
+    # model_of_each_thread: the models to come are saved, too
+    _fault("model_of_each_thread", model_of_each_thread),
+    _fault("kept_checkpoint", kept_checkpoint, saves_at_most=True, takes_place_of="kept_in_store"),
+    _fault("repeated_heads", repeated_heads, saves_at_most=True, takes_place_of="kept_in_store"),
+    _fault("kept_in_store", kept_in_store, saves_at_most=True, grows=True),
+    _fault("generation_scores", generation_scores, saves_at_most=True, grows=True),
+    _fault("kept_by_calls", kept_by_calls, saves_at_most=True, grows=True),
+    _fault("dense_embedding_gradient", dense_embedding_gradient, saves_at_most=True),
+    _fault("rebuilt_collection", rebuilt_collection, saves_at_most=True),
+    # lbfgs_history: the pairs to come are saved, too
+    _fault("lbfgs_history", lbfgs_history, takes_place_of="optimizer_state"),
+    _fault("double_precision", double_precision),
+    _fault("wide_weights", wide_weights, saves_at_most=True),
     FindingRow(id="first_optimizer_step", find=first_step_to_come),
     FindingRow(id="operator_buffers", find=operator_buffers, saves_at_most=True),
     FindingRow(id="stranded_streams", find=stranded_streams),
