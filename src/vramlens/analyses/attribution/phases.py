@@ -39,6 +39,7 @@ _BACKWARD_CALL = re.compile(
     r"|graph\.py:_engine_run_backward))$"
 )
 LINEAR_FORWARD = re.compile(r"torch[/\\]nn[/\\]modules[/\\]linear\.py:forward$")
+EMBEDDING_FORWARD = re.compile(r"torch[/\\]nn[/\\]modules[/\\]sparse\.py:forward$")
 MODULE_CALL = re.compile(r"torch[/\\]nn[/\\]modules[/\\]module\.py:_call_impl$")
 _BACKWARD_ENGINE = re.compile(
     r"torch::autograd::(?:Engine::(?:thread_main|evaluate_function)|Node::operator)"

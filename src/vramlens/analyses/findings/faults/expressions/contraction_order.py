@@ -17,6 +17,7 @@ from vramlens.analyses.findings.faults.expressions.costly_expression import show
 from vramlens.analyses.findings.faults.expressions.einsum_order import other_order
 from vramlens.analyses.findings.faults.expressions.expression_parts import (
     assigned_name,
+    equation_of,
     operands,
     same_text,
     value_of,
@@ -102,7 +103,7 @@ def _einsums(chain: _Chain) -> str:
     """The two equations in another order; "" where the program has no two of letters, or there is no such order, or
     views turn a factor: then the letters are those of the view.
     """
-    pair, whole = _equation(chain.first), _equation(chain.second)
+    pair, whole = equation_of(chain.first), equation_of(chain.second)
     factors, later_factors = factors_of(chain.first), factors_of(chain.second)
     is_turned = any(
         not same_text(factor, without_views(factor)) for factor in (*factors, *later_factors)
@@ -120,14 +121,6 @@ def _einsums(chain: _Chain) -> str:
         f'part = torch.einsum("{order.first}", {new}, {ast.unparse(near)}), then'
         f' torch.einsum("{order.second}", part, {ast.unparse(far)})'
     )
-
-
-def _equation(product: ast.expr) -> str:
-    """The equation of an einsum; "" of another product."""
-    arguments = product.args if isinstance(product, ast.Call) else []
-    equation = arguments[0] if called(product) == "einsum" and arguments else None
-    text = equation.value if isinstance(equation, ast.Constant) else None
-    return text if isinstance(text, str) else ""
 
 
 def _in_words(chain: _Chain) -> str:

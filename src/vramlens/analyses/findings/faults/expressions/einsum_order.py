@@ -24,6 +24,12 @@ class EinsumOrder:
     takes_left: bool
 
 
+def parts_of(equation: str) -> tuple[str, str, str] | None:
+    """The letters of both factors and of the result; None where an equation is no product of two."""
+    letters = _TWO_FACTORS.match(equation)
+    return None if letters is None else (letters[1], letters[2], letters[3])
+
+
 def other_order(pair: str, whole: str, *, pair_stands_first: bool) -> EinsumOrder | None:
     """The order in which no result has as many dimensions as that of the pair; None where there is none, or an
     equation is no product of two.
@@ -33,12 +39,12 @@ def other_order(pair: str, whole: str, *, pair_stands_first: bool) -> EinsumOrde
         whole: that of their result with the new one.
         pair_stands_first: whether their result is the left factor of ``whole``.
     """
-    parts, later_parts = _TWO_FACTORS.match(pair), _TWO_FACTORS.match(whole)
+    parts, later_parts = parts_of(pair), parts_of(whole)
     if parts is None or later_parts is None:
         return None
-    left, right, output = parts.groups()
-    in_whole, new = later_parts.groups()[:2] if pair_stands_first else later_parts.groups()[1::-1]
-    target = later_parts[3]
+    left, right, output = parts
+    in_whole, new = later_parts[:2] if pair_stands_first else later_parts[1::-1]
+    target = later_parts[2]
     if len(output) != len(in_whole) or len(set(in_whole)) < len(in_whole):
         return None
     letters = dict(zip(output, in_whole, strict=True))

@@ -54,6 +54,14 @@ def argument(node: ast.expr, name: str) -> ast.expr | None:
     return next((keyword.value for keyword in keywords if keyword.arg == name), None)
 
 
+def equation_of(product: ast.expr) -> str:
+    """The equation of an einsum; "" of another product."""
+    arguments = product.args if isinstance(product, ast.Call) else []
+    equation = arguments[0] if called(product) == "einsum" and arguments else None
+    text = equation.value if isinstance(equation, ast.Constant) else None
+    return text if isinstance(text, str) else ""
+
+
 def within(node: ast.expr) -> Iterator[ast.expr]:
     """Yields all expressions in one, itself first."""
     return (part for part in ast.walk(node) if isinstance(part, ast.expr))

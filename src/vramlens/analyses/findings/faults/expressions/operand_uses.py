@@ -166,6 +166,16 @@ class _Sum:
     counts: ast.expr
     flags: ast.expr
 
+    @property
+    def dimensions(self) -> list[ast.expr]:
+        """What it adds up over, as the program has it."""
+        return [*operands(self.call)[1:], *filter(None, [argument(self.call, "dim")])]
+
+    @property
+    def keeps_dimensions(self) -> bool:
+        """Whether its result has as many as its input, as ``keepdim`` says."""
+        return argument(self.call, "keepdim") is not None
+
     def is_of(self, expression: ast.expr) -> bool:
         """Whether an expression is this sum, or what is added up, before or after it is converted."""
         return any(same_text(expression, part) for part in (self.call, self.counts, self.flags))
@@ -279,13 +289,13 @@ def _converts(total: _Sum, shape: Shape | None) -> bool:
 
 def _in_narrow_type(total: _Sum, shape: Shape | None) -> str:
     """How to add up whole numbers without converting them, with the alternative to come; "" of others."""
-    is_whole = shape is not None and shape.is_integer and not _are_flags(total.flags)
-    if shape is None or not is_whole or argument(total.call, "dtype") is not None:
+    if shape is None or not shape.is_integer or _are_flags(total.flags):
         return ""
-    if called(total.call) != "sum" or argument(total.call, "keepdim") is not None:
+    if called(total.call) != "sum" or argument(total.call, "dtype") is not None:
         return ""
-    numbers = [*operands(total.call)[1:], *filter(None, [argument(total.call, "dim")])]
-    arguments = ", ".join([*map(ast.unparse, numbers), f"dtype=torch.{shape.type}"])
+    if total.keeps_dimensions:
+        return ""
+    arguments = ", ".join([*map(ast.unparse, total.dimensions), f"dtype=torch.{shape.type}"])
     return f"where the sums fit into its type, convert nothing: {called(total.call)}({arguments}); else "
 
 
@@ -309,7 +319,7 @@ def _sum_of_parts(total: _Sum, rows: int) -> str:
     added up over several dimensions, or not known which.
     """
     flags = total.flags
-    if called(total.call) not in _PLAIN_SUMS or argument(total.call, "keepdim") is not None:
+    if called(total.call) not in _PLAIN_SUMS or total.keeps_dimensions:
         return ""
     part, source = "part", flags
     if isinstance(flags, ast.Compare) and all(map(is_constant, flags.comparators)):
@@ -317,8 +327,7 @@ def _sum_of_parts(total: _Sum, rows: int) -> str:
         part, source = f"({ast.unparse(compared)})", flags.left
     if not isinstance(source, ast.Name | ast.Attribute):
         return ""
-    dimensions = [*operands(total.call)[1:], *filter(None, [argument(total.call, "dim")])]
-    dimension = ast.unparse(dimensions[0]) if dimensions else ""
+    dimension = ast.unparse(total.dimensions[0]) if total.dimensions else ""
     if dimension and not dimension.isdigit() and dimension != "-1":
         return ""
     along = f"dim={dimension}" if dimension else ""

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from vramlens.analyses.attribution.phases import EMBEDDING_FORWARD
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.findings.faults.expressions.contraction_order import (
     factors_of,
     products_after,
 )
 from vramlens.analyses.findings.faults.expressions.costly_expression import shown
+from vramlens.analyses.findings.faults.expressions.einsum_order import parts_of
 from vramlens.analyses.findings.faults.expressions.expression_parts import (
+    equation_of,
     same_text,
     value_of,
     within,
@@ -29,8 +31,6 @@ from vramlens.ground.verdict import Verdict
 from vramlens.trace import TensorKind
 from vramlens.units import format_size
 
-_EMBEDDING = re.compile(r"torch[/\\]nn[/\\]modules[/\\]sparse\.py:forward$")
-_EQUATION = re.compile(r"^\s*([a-zA-Z]+)\s*,\s*([a-zA-Z]+)\s*->\s*([a-zA-Z]*)\s*$")
 _TIMES = 16
 """As large as the table: its rows are looked up that often on average."""
 _LEAST_SHARE = 0.25
@@ -107,7 +107,9 @@ def _look_ups(scene: Scene) -> Iterator[_LookUp]:
     tables = {
         view.names.name(row): row for row in view.names.of_kind(TensorKind.PARAMETER).tolist()
     }
-    is_looked_up = scene.trace.stacks.within(_EMBEDDING, allocations.stack[scene.advice_rows])
+    is_looked_up = scene.trace.stacks.within(
+        EMBEDDING_FORWARD, allocations.stack[scene.advice_rows]
+    )
     rows = scene.advice_rows[is_looked_up & view.modules.marked[scene.advice_rows]]
     by_line: dict[tuple[str, Place], list[int]] = {}
     for row in rows.tolist():
@@ -153,15 +155,14 @@ def _multiplies_rows(product: ast.expr, factor: ast.expr) -> bool:
     """Whether a product adds up over the rows' entries alone, and the other factor has an index of the look-up, too: of
     an input that a weight projects, it has not.
     """
-    arguments = product.args if isinstance(product, ast.Call) else []
-    equation = arguments[0] if called(product) == "einsum" and arguments else None
-    if isinstance(equation, ast.Constant):
-        letters = _EQUATION.match(str(equation.value))
+    equation = equation_of(product)
+    if equation:
+        letters = parts_of(equation)
         places = [same_text(without_views(node), factor) for node in factors_of(product)]
         if letters is None or True not in places:
             return False
-        look_up, other = letters.groups()[:2] if places[0] else letters.groups()[1::-1]
-        index, entries, output = set(look_up[:-1]), look_up[-1:], letters[3]
+        look_up, other = letters[:2] if places[0] else letters[1::-1]
+        index, entries, output = set(look_up[:-1]), look_up[-1:], letters[2]
         is_sum = entries in other and entries not in output and index <= set(output)
         return is_sum and bool(index & set(other))
     turned = [node for node in factors_of(product) if not same_text(node, without_views(node))]

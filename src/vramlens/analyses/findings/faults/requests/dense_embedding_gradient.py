@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from vramlens.analyses.attribution.phases import LINEAR_FORWARD, Phase
+from vramlens.analyses.attribution.phases import EMBEDDING_FORWARD, LINEAR_FORWARD, Phase
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.scene import Scene, after_failure
 from vramlens.ground.allocator_sizes import block_size
@@ -16,7 +16,6 @@ from vramlens.ground.verdict import Verdict
 from vramlens.trace import TensorKind
 from vramlens.units import format_size, joined
 
-_EMBEDDING = re.compile(r"torch[/\\]nn[/\\]modules[/\\]sparse\.py:forward$")
 _LEAST_SHARE = 0.2
 """Of what is in use, with the failed request."""
 _FEW_ROWS = 0.05
@@ -38,23 +37,21 @@ def dense_embedding_gradient(scene: Scene) -> Iterator[Finding]:
     """The table whose gradient was asked for when memory ran out in a backward pass, or the tables whose
     gradients are there when memory runs out, if these are large.
     """
-    findings = list(_of_new_term(scene)) or list(_asked_for(scene))
+    table = _table_of(scene, scene.ending_request.size_bytes) if _is_in_backward(scene) else ""
+    findings = (list(_of_new_term(scene, table)) or list(_asked_for(scene, table))) if table else []
     yield from findings or _alive(scene)
 
 
-def _of_new_term(scene: Scene) -> Iterator[Finding]:
+def _of_new_term(scene: Scene, table: str) -> Iterator[Finding]:
     """The gradients as large as a table that this backward pass makes, and those of earlier steps did not, where it is
     no look-up's.
     """
     request, allocations, phases = scene.ending_request, scene.device.allocations, scene.view.phases
-    if not _is_in_backward(scene):
-        return
-    table = _table_of(scene, request.size_bytes)
     is_as_large = allocations.requested_bytes == request.size_bytes
     large_rows = np.flatnonzero(is_as_large & (phases.phase == Phase.BACKWARD))
     is_earlier = allocations.born[large_rows] < phases.span_start[-1]
     earlier_passes = len(phases.span_start) - 1
-    if not table or is_earlier.any() or earlier_passes < _FEWEST_PASSES:
+    if is_earlier.any() or earlier_passes < _FEWEST_PASSES:
         return
     rows = np.intersect1d(large_rows, scene.advice_rows)
     node = scene.ending_node
@@ -78,12 +75,9 @@ def _of_new_term(scene: Scene) -> Iterator[Finding]:
     )
 
 
-def _asked_for(scene: Scene) -> Iterator[Finding]:
+def _asked_for(scene: Scene, table: str) -> Iterator[Finding]:
     request_bytes = scene.ending_request.size_bytes
-    if not _is_in_backward(scene) or request_bytes < _LEAST_SHARE * scene.wanted_bytes:
-        return
-    table = _table_of(scene, request_bytes)
-    if not table:
+    if request_bytes < _LEAST_SHARE * scene.wanted_bytes:
         return
     yield Finding(
         id="dense_embedding_gradient",
@@ -155,14 +149,14 @@ def _tables(scene: Scene) -> dict[str, int]:
     linear = _modules_of(scene, _rows_within(scene, LINEAR_FORWARD))
     if any(f"{path}.weight" not in parameters for path in linear):
         return {}
-    looked_up = _modules_of(scene, _rows_within(scene, _EMBEDDING))
+    looked_up = _modules_of(scene, _rows_within(scene, EMBEDDING_FORWARD))
     return {name: row for name, row in parameters.items() if name.rpartition(".")[0] in looked_up}
 
 
 def _rows_looked_up(scene: Scene, table: str, row: int) -> float:
     """The most rows that a call of an embedding looked up, as a share of its table's."""
     modules, sizes = scene.view.modules, scene.device.allocations.requested_bytes
-    results = _rows_within(scene, _EMBEDDING)
+    results = _rows_within(scene, EMBEDDING_FORWARD)
     is_of_table = [
         modules.paths[module] == table.rpartition(".")[0]
         for module in modules.module[results].tolist()
