@@ -17,6 +17,7 @@ FRAMES: dict[str, tuple[Frame, ...]] = {
     "build": ((USER, 30, "build"),),
     "forward": (LINEAR, CALL, (USER, 39, "forward"), CALL, (USER, 79, "evaluate")),
     "backward": ((f"{TORCH}/_tensor.py", 600, "backward"), (USER, 90, "main")),
+    "step": ((f"{TORCH}/optim/optimizer.py", 500, "step"), (USER, 91, "main")),
 }
 SIZES = (32, 48, 64, 64)
 """Of a model's weights, in MiB."""
@@ -66,6 +67,31 @@ def test_weights_and_casts_of_earlier_models(tmp_path: Path, part: str, mark: st
     assert finding.bytes == 3 * (sum(SIZES) + sum(SIZES) // 2) * MIB
     assert "inside the loop" in (finding.fix or "")
     assert "torch.clear_autocast_cache()" in (finding.fix or "")
+
+
+def trains(run: MadeRun) -> None:
+    """A pass of a model that will be gone, and its backward pass: weights, casts and gradients stay."""
+    built(run, "")
+    runs(run, mark="")
+    for number, size in enumerate(SIZES):
+        shape = f"float32[{size * 256}, 1024]"
+        name = f"grad[{shape} tensor]" if number else ""
+        run.asks(
+            "backward", size, name=name, kind="gradient", shape=shape, module=f"model.{number}"
+        )
+    run.asks("step", 20, name="optimizer.exp_avg[model.0.weight]", kind="optimizer state")
+
+
+def test_gradients_of_models_that_were_trained(tmp_path: Path) -> None:
+    """A gradient without a name is one, too: no graph keeps what a backward pass made."""
+    run = MadeRun(FRAMES)
+    for _ in range(3):
+        trains(run)
+    built(run, "model")
+    finding = failed(run, tmp_path)
+    assert finding is not None
+    assert finding.bytes == 3 * (2 * sum(SIZES) + sum(SIZES) // 2) * MIB
+    assert "around each forward pass" in (finding.fix or "")
 
 
 def test_before_the_next_model_has_any_weight(tmp_path: Path) -> None:
