@@ -36,8 +36,8 @@ from vramlens.units import format_size
 
 _MOVE = re.compile(r"\.(?:cuda\(|to\((?!\s*(?:torch\.(?!device)|[\w.]*dtype\b|[\"']cpu)))")
 """A call that moves tensors to the GPU; with a type it only converts them."""
-_LINES_BEFORE = 6
-"""Whose text a recording has (capture/triggers/source_lines.py)."""
+LINES_ABOVE, LINES_BELOW = 6, 3
+"""Around the line a request failed at, whose text a recording has (capture/triggers/source_lines.py)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -193,8 +193,15 @@ class Scene:
 
     def source_above(self, place: Place) -> Iterator[str]:
         """Yields the text of the lines before the one that request failed at, the nearest first."""
-        for number in range(1, _LINES_BEFORE + 1):
-            yield self.source_of(Place(place.file, place.line - number, place.function))
+        return self._source_beside(place, range(-1, -LINES_ABOVE - 1, -1))
+
+    def source_below(self, place: Place) -> Iterator[str]:
+        """Yields the text of the lines after it, the nearest first."""
+        return self._source_beside(place, range(1, LINES_BELOW + 1))
+
+    def _source_beside(self, place: Place, offsets: range) -> Iterator[str]:
+        for offset in offsets:
+            yield self.source_of(Place(place.file, place.line + offset, place.function))
 
     def is_in_source(self, pattern: re.Pattern[str]) -> bool:
         """Whether any of those lines, or of the lines that led to that request, fits a pattern."""

@@ -126,13 +126,9 @@ def _places(view: Attribution) -> tuple[Words, Numbers, Words]:
 
 
 def _names(view: Attribution) -> Words:
-    table, row = view.names.table, np.asarray(view.names.row)
-    if table is None:
-        return Words((), np.full(len(row), -1, np.int64))
+    names, row = view.names.tensors.name, np.asarray(view.names.row)
     used, text_of_row = np.unique(row, return_inverse=True)
-    texts = tuple(
-        _line(table.name[name_row]) if name_row >= 0 else "" for name_row in used.tolist()
-    )
+    texts = tuple(_line(names[name_row]) if name_row >= 0 else "" for name_row in used.tolist())
     return Words(texts, np.where(row >= 0, text_of_row.reshape(-1), -1))
 
 

@@ -135,11 +135,9 @@ def _shifted(ids: NDArray[np.uint32]) -> NDArray[np.uint32]:
 
 
 def _names(view: Attribution, texts: Texts) -> tuple[list[int], NDArray[np.int64]]:
-    table, row = view.names.table, view.names.row
-    if table is None:
-        return [], np.zeros(len(row), np.int64)
+    names, row = view.names.tensors.name, view.names.row
     used, where = np.unique(row, return_inverse=True)
-    numbers = [texts.number(table.name[named_row]) for named_row in used.tolist() if named_row >= 0]
+    numbers = [texts.number(names[named_row]) for named_row in used.tolist() if named_row >= 0]
     return numbers, where.reshape(-1) + (0 if len(used) and used[0] < 0 else 1)
 
 

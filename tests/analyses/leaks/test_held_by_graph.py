@@ -45,7 +45,7 @@ def kept(
             ),
         ),
         names=SimpleNamespace(
-            table=object(),
+            tensors=range(1),
             placed=flags,
             in_graph=np.full(count + 1, in_graph),
             of_kind=lambda *_: np.arange(count + 1),

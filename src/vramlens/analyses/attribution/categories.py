@@ -200,7 +200,7 @@ class _Judge:
         """What a list or dict of the program keeps where no model runs and no backward pass was seen, as in a
         simulation, is the program's own.
         """
-        if training == Training.SEEN or modules.marked.any() or self.names.table is None:
+        if training == Training.SEEN or modules.marked.any() or not self.names.tensors:
             return
         rows = np.flatnonzero(self.names.of_program & (self.category == Category.ACTIVATIONS))
         is_entry = ["[" in self.names.name(row) for row in rows.tolist()]

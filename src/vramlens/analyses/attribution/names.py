@@ -45,16 +45,11 @@ class Names:
 
     Attributes:
         row: by allocation, the row of ``Trace.names``; -1 without a name.
-        table: the names; None where the recording has none.
+        tensors: the names; without rows where the recording has none.
     """
 
     row: NDArray[np.int64]
-    table: TensorNames | None
-
-    @property
-    def tensors(self) -> TensorNames:
-        """The names; without rows where the recording has none."""
-        return self.table or NO_TENSORS
+    tensors: TensorNames
 
     @property
     def named(self) -> NDArray[np.bool_]:
@@ -172,7 +167,7 @@ def names_of(trace: Trace, device: DeviceTrace) -> Names:
     table = trace.names
     row = np.broadcast_to(np.int64(-1), len(device.allocations))
     if table is None or not len(table) or not device.whole:
-        return Names(row, None)
+        return Names(row, NO_TENSORS)
     own_rows = np.flatnonzero(table.device == device.device)
     row = np.array(row)
     moments = np.unique(table.time_us[own_rows])  # the end comes first: what it names is surest

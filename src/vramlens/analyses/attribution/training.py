@@ -76,9 +76,9 @@ def optimizer_works(trace: Trace, phases: Phases) -> bool:
 
 def may_train(view: Attribution) -> bool:
     """Whether the program has an optimizer, as far as is known."""
-    if view.names.table is None or optimizer_works(view.trace, view.phases):
+    if not view.names.tensors or optimizer_works(view.trace, view.phases):
         return True
-    return bool((view.names.table.use == ParameterUse.STEPPED).any())
+    return bool((view.names.tensors.use == ParameterUse.STEPPED).any())
 
 
 def _makes_gradients(trace: Trace, names: Names) -> bool:

@@ -63,6 +63,6 @@ def first_step_to_come(scene: Scene) -> Iterator[Finding]:
     )
 
 
-def _has_stepped(meta: Meta | None) -> bool:
+def _has_stepped(meta: Meta) -> bool:
     """Whether an optimizer's steps were counted while it was recorded: plain SGD asks for no memory in them."""
-    return meta is not None and meta.step_source == "optimizer" and bool(meta.step)
+    return meta.step_source == "optimizer" and bool(meta.step)

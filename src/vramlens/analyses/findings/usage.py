@@ -98,8 +98,7 @@ def _checkpoints(view: Attribution) -> str:
 
 def _is_one_loop(view: Attribution) -> bool:
     """Whether no module computes, which marks would show."""
-    meta = view.trace.meta
-    return meta is not None and meta.module_marks and not view.modules.marked.any()
+    return view.trace.meta.module_marks and not view.modules.marked.any()
 
 
 def _leaked_activations(scene: Scene) -> int:

@@ -225,7 +225,7 @@ def held_by_no_object(view: Attribution, rows: NDArray[np.int64]) -> bool:
     allocations: then a graph keeps them.
     """
     names, allocations = view.names, view.device.allocations
-    if names.table is None or view.training == Training.ABSENT:
+    if not names.tensors or view.training == Training.ABSENT:
         return False
     if not (allocations.free_requested[rows] >= len(view.device.events)).all():
         return False

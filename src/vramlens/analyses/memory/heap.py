@@ -235,7 +235,7 @@ def _by_line(
     view: Attribution, rows: NDArray[np.int64], line: NDArray[np.int64], lines: int
 ) -> list[NDArray[np.int64]]:
     """The rows of each line; none at all where the recording names no tensors."""
-    if view.names.table is None or not lines:
+    if not view.names.tensors or not lines:
         return []
     order = np.argsort(line, kind="stable")
     return np.split(rows[order], np.cumsum(np.bincount(line, minlength=lines))[:-1])

@@ -53,17 +53,16 @@ def _used_columns_of(tables: Sequence[BatchTable]) -> int:
     """How many columns some tables of the same sizes use: what any of them has numbers in. Masks say it where
     there is no other table.
     """
-    used_by_table = {
-        table: used_columns(table.numbers, table.columns, table.item_bytes) for table in tables
-    }
     columns = tables[0].columns
-    of_numbers = [
-        used
-        for table, used in used_by_table.items()
-        if _has_many_numbers(table.lines, table.item_bytes)
-        and (_is_padded(columns, used) or len(set(table.lines)) > 1)  # not the positions
-    ]
-    padded = [used for used in used_by_table.values() if _is_padded(columns, used)]
+    of_numbers, padded = [], []
+    for table in tables:
+        used, rows = used_columns(table.numbers, columns, table.item_bytes), table.lines
+        is_padded = _is_padded(columns, used)
+        # Rows that are all alike are the positions.
+        if _has_many_numbers(rows, table.item_bytes) and (is_padded or len(set(rows)) > 1):
+            of_numbers.append(used)
+        if is_padded:
+            padded.append(used)
     return max(of_numbers or padded, default=columns)
 
 

@@ -31,6 +31,7 @@ class OrderFacts:
 
     Attributes:
         capacity_bytes: what the process could reserve; None where that is not known.
+        step_leaks: the leaks that grow with steps.
         growing: whether what steps leave behind grows.
         missing_bytes: by how much the step needs more than there is; 0 where nothing tells.
         has_room: whether the device has the memory that a higher limit would allow.
@@ -38,6 +39,7 @@ class OrderFacts:
     """
 
     capacity_bytes: int | None
+    step_leaks: Sequence[RecordedLeak]
     growing: bool
     missing_bytes: int = 0
     has_room: bool = False
@@ -47,15 +49,14 @@ class OrderFacts:
 def with_order_of_sums(explanation: Explanation, view: Attribution) -> Explanation:
     """The explanation of a failure that nothing replays, with the advice first that its sums speak for."""
     oom = explanation.oom
-    if oom is None:
-        return explanation
+    assert oom is not None
     step_leaks = leaks_of_steps(view, explanation.leaks)
     findings = about_failure(explanation, oom.cause or Cause.FRAGMENTATION, step_leaks)
     capacity = oom.limit_bytes or view.trace.total_bytes.get(view.device.device)
     start_bytes = step_peaks(view).start_bytes if are_steps(view) else ()
     growing = any(leak.sure for leak in step_leaks) or is_growing(start_bytes, capacity or 0)
     has_room = (oom.free_bytes or 0) > (oom.tried_bytes or 0)
-    facts = OrderFacts(capacity, growing, has_room=has_room)
+    facts = OrderFacts(capacity, step_leaks, growing, has_room=has_room)
     return replace(explanation, findings=in_order(explanation, findings, view, oom, facts))
 
 
@@ -94,8 +95,7 @@ def in_order(
 ) -> tuple[Finding, ...]:
     """The findings, what makes the run live first, without what another one explains."""
     sizes = view.device.allocations.requested_bytes
-    step_leaks = leaks_of_steps(view, explanation.leaks)
-    leaked_bytes = sum(leak.bytes for leak in unmistakable(view, step_leaks))
+    leaked_bytes = sum(leak.bytes for leak in unmistakable(view, facts.step_leaks))
     leaking = facts.growing and leaked_bytes >= _LARGE * (facts.capacity_bytes or 1)
     order = order_of_advice(
         oom,

@@ -98,6 +98,7 @@ def with_judgement(
         findings = [*_without_rough_batch(findings), *about_batch]
     order_facts = OrderFacts(
         capacity,
+        step_leaks,
         facts.growing,
         missing_bytes=missing,
         has_room=has_room(verdict, need, outlook),

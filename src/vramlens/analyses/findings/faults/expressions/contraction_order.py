@@ -24,7 +24,8 @@ from vramlens.analyses.findings.faults.expressions.expression_parts import (
     within,
     without_views,
 )
-from vramlens.analyses.scene import Scene, after_failure
+from vramlens.analyses.findings.usage import rows_of_lines
+from vramlens.analyses.scene import LINES_ABOVE, Scene, after_failure
 from vramlens.ground.place import Place
 from vramlens.ground.source_code import called
 from vramlens.ground.verdict import Verdict
@@ -37,8 +38,6 @@ _TIMES = 8
 """As large as all that was there, each: what a product of two needs no other order for is smaller."""
 _LEAST_SHARE = 0.5
 """Of what is in use with the request."""
-_LINES_AROUND = 6, 3
-"""Before the failing line and after it, whose text a recording has (capture/triggers/source_lines.py)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,13 +177,11 @@ def _from_function(scene: Scene, place: Place, failing: ast.expr) -> Iterator[_C
         maker, first = _returned_product(scene, place, called(large))
         if maker is None or first is None:
             continue
-        place_of, sizes = scene.view.place_of_block, allocations.requested_bytes
-        made_rows = np.array([row for row in rows.tolist() if place_of(row) == maker], np.int64)
+        sizes, made_rows = allocations.requested_bytes, rows_of_lines(scene, {maker})
         size_bytes = int(sizes[made_rows].max(initial=0))
         # The failing product copies what it takes in, and a graph keeps that.
-        copies = [row for row in rows.tolist() if place_of(row) == place]
-        large_rows = np.array([*made_rows, *copies], np.int64)
-        large_rows = np.sort(large_rows[sizes[large_rows] == size_bytes])
+        large_rows = np.union1d(made_rows, rows_of_lines(scene, {place}))
+        large_rows = np.asarray(large_rows[sizes[large_rows] == size_bytes])
         beside_rows = np.setdiff1d(rows, large_rows)
         operand_bytes = int(sizes[beside_rows].max(initial=1))
         if size_bytes >= max(request.size_bytes, _TIMES * operand_bytes):
@@ -218,7 +215,7 @@ def _returned_product(
 def _is_shortly_before(maker: Place, place: Place) -> bool:
     """Whether a line stands above another of its function, so near that the text between them is recorded."""
     is_of_function = (maker.file, maker.function) == (place.file, place.function)
-    return is_of_function and 0 < place.line - maker.line <= _LINES_AROUND[0]
+    return is_of_function and 0 < place.line - maker.line <= LINES_ABOVE
 
 
 def _product_of(
@@ -264,8 +261,7 @@ def products_after(
     yield from _products_with(statement, failing)
     if statement is None or not name or not same_text(without_views(statement), failing):
         return
-    for line in range(place.line + 1, place.line + 1 + _LINES_AROUND[1]):
-        next_text = scene.source_of(Place(place.file, line, place.function))
+    for next_text in scene.source_below(place):
         yield from _products_with(value_of(next_text), ast.Name(name, ast.Load()))
         if _changes(next_text, name):
             return

@@ -37,8 +37,6 @@ _LAYER_BY_ROW = re.compile(r"torch[/\\]nn[/\\]modules[/\\](?:linear|activation|n
 _OF_MODULE = re.compile(r"torch[/\\]nn[/\\]modules[/\\]module\.py")
 _ASSIGNED = re.compile(r"^(?P<name>\w+)\s*=(?!=)(?P<value>.+)")
 _FLOATS = ("float", "bfloat")
-_NEXT_LINES = 3
-"""Whose text a recording has (capture/triggers/source_lines.py)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +131,7 @@ def _picks_in_next_lines(scene: Scene, result: _Result) -> Iterator[_Pick]:
         return
     place, name, value = innermost.place, assigned["name"], shown(assigned["value"].strip())
     again = rf"(?:return|{name}\s*=)\s*{name}"
-    for text in _next_lines(scene, innermost):
+    for text in scene.source_below(place):
         pick = re.match(rf"{again}\[(?P<index>{_SELECTS})\]$", text)
         if pick is not None:
             yield _Pick(value, pick["index"], place)
@@ -141,14 +139,6 @@ def _picks_in_next_lines(scene: Scene, result: _Result) -> Iterator[_Pick]:
             yield _Pick(value, ":, -1", place)
         if text.startswith(("for ", "while ", "def ")) or re.search(rf"\b{name}\b", text):
             return
-
-
-def _next_lines(scene: Scene, frame: Frame) -> list[str]:
-    places = (
-        Place(frame.file, frame.line + number, frame.function)
-        for number in range(1, _NEXT_LINES + 1)
-    )
-    return list(map(scene.source_of, places))
 
 
 def _is_of_positions(scene: Scene, result: _Result) -> bool:

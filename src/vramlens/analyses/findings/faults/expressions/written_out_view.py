@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator
 
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.findings.faults.expressions.costly_expression import shown
+from vramlens.analyses.findings.faults.expressions.einsum_order import parts_of
+from vramlens.analyses.findings.faults.expressions.expression_parts import (
+    equation_of,
+    operands,
+    value_of,
+    within,
+    without_views,
+)
 from vramlens.analyses.findings.faults.expressions.expression_uses import MUCH
 from vramlens.analyses.scene import Scene, after_failure
 from vramlens.ground.place import Place
@@ -17,10 +26,6 @@ _WINDOWS = re.compile(
     r"^(?P<name>\w+)\s*=\s*(?!.*\b(?:F|functional|self)\.unfold\()(?!.*\.unfold\(.*\.unfold\().+\.unfold\((?!.*\.(?:contiguous|clone|reshape)\()"
 )
 """A line that assigns windows: a view in which each entry is as often as windows have it."""
-_SUM = re.compile(
-    r"\beinsum\(\s*[\"'](?P<first>\w+)\s*,\s*(?P<second>\w+)\s*->\s*(?P<output>\w*)[\"']"
-)
-"""An einsum of two, which copies what it cannot take as it is."""
 _STEP = re.compile(r"\.unfold\(\s*[^,()]+,\s*(?P<size>[^,()]+),\s*(?P<step>[^,()]+)\)")
 _AS_ARITHMETIC = (
     "compute this on the series, and call unfold() on the result; or compute it for the windows of a batch,"
@@ -41,11 +46,9 @@ def written_out_view(scene: Scene) -> Iterator[Finding]:
     place = scene.view.place_of_stack(request.stack)
     if place is None or request.size_bytes < MUCH * scene.wanted_bytes:
         return
-    arithmetic, product = _windows(scene, place, expression)
-    name = arithmetic or product
+    name, remedy = _windows(scene, place, expression)
     if not name:
         return
-    remedy = _AS_ARITHMETIC if arithmetic else _AS_CONVOLUTION
     size = format_size(request.size_bytes)
     yield Finding(
         id="written_out_view",
@@ -60,8 +63,8 @@ def written_out_view(scene: Scene) -> Iterator[Finding]:
 
 
 def _windows(scene: Scene, place: Place, expression: str) -> tuple[str, str]:
-    """The operand that the nearest line above that assigns it made of windows: of arithmetic, or of a product; "" of
-    others.
+    """The operand that the nearest line above that assigns it made of windows, and how to compute without them; "" and
+    "" without one.
     """
     assigned: set[str] = set()
     for text in scene.source_above(place):
@@ -71,9 +74,9 @@ def _windows(scene: Scene, place: Place, expression: str) -> tuple[str, str]:
         name = "" if windows is None else windows["name"]
         if name and name not in assigned:
             if re.search(rf"\b{name}\b\)*\s*[-+*/]", expression):
-                return name, ""
+                return name, _AS_ARITHMETIC
             if _is_sum_over_windows(expression, name) and _do_overlap(text):
-                return "", name
+                return name, _AS_CONVOLUTION
         assigned.update(_ASSIGNED.findall(text))
     return "", ""
 
@@ -86,11 +89,13 @@ def _do_overlap(text: str) -> bool:
 
 def _is_sum_over_windows(expression: str, name: str) -> bool:
     """Whether an einsum adds up over the entries of windows, its last index, and makes nothing that they have not."""
-    equation = _SUM.search(expression)
-    operands = re.search(
-        rf"->\s*\w*[\"']\s*,\s*(?P<leading>{name}\b)?[^,]*(?:,\s*{name}\b)?", expression
-    )
-    if equation is None or operands is None or not re.search(rf",\s*{name}\b", expression):
-        return False
-    windows = equation["first" if operands["leading"] else "second"]
-    return windows[-1] not in equation["output"] and set(equation["output"]) <= set(windows)
+    value = value_of(expression)
+    for product in () if value is None else within(value):
+        letters = parts_of(equation_of(product))
+        if letters is None:
+            continue
+        *factors, output = letters
+        for windows, factor in zip(factors, operands(product)[1:], strict=False):
+            if ast.unparse(without_views(factor)) == name:
+                return windows[-1] not in output and set(output) <= set(windows)
+    return False

@@ -110,7 +110,7 @@ def _waiting_passes(scene: Scene) -> _Passes | None:
     pass used before, or one ended without a loss.
     """
     view, allocations, event = scene.view, scene.device.allocations, scene.ending_event
-    if event is None or view.training == Training.ABSENT or view.names.table is None:
+    if event is None or view.training == Training.ABSENT or not view.names.tensors:
         return None  # without names nobody knows what the program holds
     marked = np.flatnonzero(view.modules.trains)
     marked = marked[allocations.born[marked] < event]

@@ -21,8 +21,6 @@ _GENERATES = re.compile(r"[/\\]transformers[/\\]generation[/\\]")
 _PASSED_IN = re.compile(r"\bpast_key_values\s*=\s*(?!None\b)(?P<cache>[\w.]+)(?P<call>\()?")
 _SCORES = re.compile(r"\b(?:gather|cross_entropy|log_softmax|logsumexp|labels?|targets?)\b")
 _PICKS_TOKENS = re.compile(r"\b(?:argmax|multinomial|sample|topk)\(|\.past_key_values\b")
-_LINES_BEFORE, _LINES_AFTER = 6, 3
-"""Whose text a recording has (capture/triggers/source_lines.py)."""
 _MAKER = (
     "the model caches for text to come, and none is generated here",
     "calls append to the cache that they are given",
@@ -75,8 +73,7 @@ def _only_scores(scene: Scene, place: Place | None) -> bool:
     """
     if place is None:
         return False
-    lines = range(place.line - _LINES_BEFORE, place.line + _LINES_AFTER + 1)
-    texts = [scene.source_of(Place(place.file, line, place.function)) for line in lines]
+    texts = [*scene.source_above(place), scene.source_of(place), *scene.source_below(place)]
     return any(map(_SCORES.search, texts)) and not any(map(_PICKS_TOKENS.search, texts))
 
 

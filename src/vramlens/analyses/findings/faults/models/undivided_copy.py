@@ -46,8 +46,8 @@ def whole_copy(scene: Scene) -> Iterator[Finding]:
     """A module that nothing trains and few steps run, with all weights of another of which each rank has a
     part: with the same names and types, and as many times the bytes as there are parts.
     """
-    table = scene.view.names.table
-    if table is None or not table.parts:
+    table = scene.view.names.tensors
+    if not table.parts:
         return
     divided, idle, active = _parameters(scene, table)
     by_ending = _by_ending(divided)
