@@ -159,5 +159,6 @@ def _refuse_other_numbers(numbers: Mapping[str, Mapping[str, int]]) -> None:
 
 def _other_version(name: str) -> VramlensError:
     return VramlensError(
-        f"the native core of vramlens is of another version ({name} differs): install vramlens again"
+        f"the native core of vramlens is of another version ({name} differs): install vramlens"
+        " again"
     )

@@ -89,7 +89,8 @@ def target_process(pid: int) -> TargetProcess:
     tracer = status.get("TracerPid", "0")
     if tracer != "0":
         raise InputError(
-            f"process {pid} is being traced by process {tracer} (a debugger, strace): end that first"
+            f"process {pid} is being traced by process {tracer} (a debugger, strace): end that"
+            " first"
         )
     gid = int(status["Gid"].split()[1])
     return TargetProcess(pid=pid, uid=uid, gid=gid, root=_root(pid), executable=_executable(pid))

@@ -37,7 +37,8 @@ def step_scalars(view: Attribution) -> dict[str, NDArray[np.int64]]:
     steps, device = view.steps, view.device
     if not len(steps):
         raise InputError(
-            f"{view.trace.source}: no steps in it, and TensorBoard counts in steps: call vramlens.step() after each"
+            f"{view.trace.source}: no steps in it, and TensorBoard counts in steps: call"
+            " vramlens.step() after each"
         )
     curves = curves_of(device)
     scalars = {}

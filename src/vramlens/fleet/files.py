@@ -196,7 +196,8 @@ def _note_of_attempts(
         for number, files in zip(numbers, attempts, strict=True)
     )
     return [
-        f"the job was started {len(attempts)} times (attempt {sizes}): each attempt has its own answer"
+        f"the job was started {len(attempts)} times (attempt {sizes}): each attempt has its own"
+        " answer"
     ]
 
 

@@ -76,7 +76,8 @@ def _operator_notes(times: Mapping[int, RankTimes]) -> Iterator[str]:
         subject = f"{noun} {listed(sorted(ranks), _MOST_NAMED)}"
         yield (
             f"{subject}: {visible(name)} takes longer by itself,"
-            f" {format_duration(times[longest].own_ns[name])} (usual: {format_duration(int(usual))})"
+            f" {format_duration(times[longest].own_ns[name])} (usual:"
+            f" {format_duration(int(usual))})"
         )
 
 

@@ -35,8 +35,8 @@ FIXES = {
     "after that, instead of tensor.record_stream(stream)",
     "stream": "create the stream once, before the loop: memory freed on one stream cannot be "
     "used by another",
-    "pool": "capture fewer shapes (pad them), let graphs share one pool (pool=graph.pool()), "
-    "and call graph.reset() on graphs that are done",
+    "pool": "let graphs that run one after the other share one pool (pool=graph.pool()), capture fewer shapes (pad"
+    " them), and call graph.reset() on graphs that are done",
     "external": "create process groups, communicators and library handles once, not in every step",
     "context": "call torch.cuda.set_device(rank) before anything else touches a GPU, and"
     " torch.load(..., map_location=...)",

@@ -77,5 +77,6 @@ def _refuse_without(path: str, missing: Sequence[str]) -> None:
     if missing:
         raise InputError(
             f"{path}: --batch needs functions at the top of the script, and it does not define"
-            f" {', '.join(missing)}: leave --batch out. An option of the script itself goes after --"
+            f" {', '.join(missing)}: leave --batch out. An option of the script itself goes after"
+            " --"
         )

@@ -281,8 +281,8 @@ def _full_card_lines(prediction: Prediction) -> Iterator[str]:
     if sizes:
         fit = agreeing(len(sizes), "fits", "fit")
         yield (
-            f"    {_named_cards(sizes, '')} {fit} at {format_size(high)}, too: on a full card PyTorch"
-            " frees cached blocks"
+            f"    {_named_cards(sizes, '')} {fit} at {format_size(high)}, too: on a full card"
+            " PyTorch frees cached blocks"
         )
 
 
@@ -321,8 +321,8 @@ def _turn_lines(turns: tuple[tuple[str, int, int], ...]) -> Iterator[str]:
             for file, line, count in turns
         ]
         yield (
-            f"  predicted with {listed(counts, _MOST_LOOPS)}: to predict fewer or more, cap the loop"
-            " in the script; --steps N ends the run after N optimizer steps"
+            f"  predicted with {listed(counts, _MOST_LOOPS)}: to predict fewer or more, cap the"
+            " loop in the script; --steps N ends the run after N optimizer steps"
         )
 
 

@@ -55,8 +55,9 @@ def exit_line(path: str, ending: SystemExit, asked_values: AskedValues) -> str:
     words = f"code {code}" if isinstance(code, int) else one_line_of(str(code))
     if code == _ARGUMENTS_REFUSED:
         return (
-            f"{path}: the script exited with {words}, as argparse does where arguments are missing or"
-            f" wrong; its own arguments go after --: vramlens predict {shlex.quote(path)} -- --name VALUE"
+            f"{path}: the script exited with {words}, as argparse does where arguments are missing"
+            f" or wrong; its own arguments go after --: vramlens predict {shlex.quote(path)} --"
+            " --name VALUE"
         )
     made_up = _made_up_words(path, ending, _program_places(path, ending), asked_values)
     return f"{path}: the script exited with {words}{made_up}"
@@ -146,8 +147,8 @@ def _made_up_words(
     if isinstance(error, _CHECKS_AND_LOOKUPS):
         file, line = last
         return (
-            ". The script uses numbers that the prediction makes up, as tensors have no values (last"
-            f" read at {_typed(file, path)}:{line}): that may be why"
+            ". The script uses numbers that the prediction makes up, as tensors have no values"
+            f" (last read at {_typed(file, path)}:{line}): that may be why"
         )
     return ""
 

@@ -92,8 +92,8 @@ cause are as many faults as there are lines that hold most of it.
 _OTHER_WORK = (PROGRAMS, ROLES, SAME_PARAMETERS, PLACES, WORKLOADS, PARTS)
 """Cohorts by these do other work than each other."""
 _OF_THREADS = (
-    "a new thread begins on GPU 0, also that of torch.distributed.checkpoint.async_save: set its device, or"
-    " show each rank only its own GPU (CUDA_VISIBLE_DEVICES)"
+    "a new thread begins on GPU 0, also that of torch.distributed.checkpoint.async_save: set its"
+    " device, or show each rank only its own GPU (CUDA_VISIBLE_DEVICES)"
 )
 """A thread's first copy to the host makes a context there: measured with async_save, PyTorch 2.11."""
 _GATHERS = ("gather", "all_gather", "reduce")

@@ -81,10 +81,10 @@ def note_of_limits(failures: FailureOrder, ranks: Sequence[RankSummary]) -> list
     if most.died or most.peak_reserved_bytes < _FAR_BELOW * needed_bytes:
         return []
     return [
-        f"rank {failed.rank} ran out of memory with {format_size(failed.peak_reserved_bytes)} reserved,"
-        f" and rank {most.rank} reserved {format_size(most.peak_reserved_bytes)}: a limit of its own"
-        " (set_per_process_memory_fraction) or another process on its GPU left it less; vramlens"
-        " explain of its recording says which"
+        f"rank {failed.rank} ran out of memory with {format_size(failed.peak_reserved_bytes)}"
+        f" reserved, and rank {most.rank} reserved {format_size(most.peak_reserved_bytes)}: a"
+        " limit of its own (set_per_process_memory_fraction) or another process on its GPU left it"
+        " less; vramlens explain of its recording says which"
     ]
 
 
@@ -107,8 +107,8 @@ def ends_early(ranks: Sequence[RankSummary]) -> list[str]:
 def note_of_programs(cohorts: Sequence[Sequence[int]]) -> list[str]:
     """One sentence on ranks that run other code than each other."""
     return [
-        f"the ranks do {len(cohorts)} kinds of work ({_cohort_names(cohorts)}), told by the code that"
-        " they run: each rank is compared with those that do the same"
+        f"the ranks do {len(cohorts)} kinds of work ({_cohort_names(cohorts)}), told by the code"
+        " that they run: each rank is compared with those that do the same"
     ]
 
 
@@ -134,15 +134,16 @@ def notes_of_replicas(cohorts: RankCohorts) -> Iterator[str]:
     """
     if cohorts.kinds:
         yield (
-            f"the ranks serve {len(cohorts.kinds)} kinds of requests ({_cohort_names(cohorts.kinds)}), so"
-            " other lines hold most of their memory: each rank is compared with those of its kind"
+            f"the ranks serve {len(cohorts.kinds)} kinds of requests"
+            f" ({_cohort_names(cohorts.kinds)}), so other lines hold most of their memory: each"
+            " rank is compared with those of its kind"
         )
     for place in cohorts.places:
         of_group = f"each the {place.place} rank of its" if place.place else "the ranks of"
         yield (
-            f"{named(place.members)}, {of_group} group {place.group}, do work"
-            f" that no other rank does: {format_size(place.bytes)}, most of it at {place.line}; they are"
-            " compared with each other"
+            f"{named(place.members)}, {of_group} group {place.group}, do work that no other rank"
+            f" does: {format_size(place.bytes)}, most of it at {place.line}; they are compared"
+            " with each other"
         )
 
 
@@ -297,6 +298,7 @@ def _note(group: str, elements_by_rank: Mapping[int, int]) -> list[str]:
     if not usual or most_elements < _HOT * usual:
         return []
     return [
-        f"rank {hottest} receives {most_elements / usual:.1f} times what the usual rank does in all_to_all of"
-        f" group {group} ({most_elements:,} elements, usually {usual:,}): its experts are hot"
+        f"rank {hottest} receives {most_elements / usual:.1f} times what the usual rank does in"
+        f" all_to_all of group {group} ({most_elements:,} elements, usually {usual:,}): its"
+        " experts are hot"
     ]

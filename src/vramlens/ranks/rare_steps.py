@@ -108,9 +108,9 @@ def _of_inputs(difference: RankDifference, rare: _RareSteps) -> RankDifference:
     far = "far " if rare.times >= _FAR else ""
     is_of_batches = difference.fix.startswith(FIXES["uneven_batch"])
     fix = (
-        f"split or cap the largest samples (about {size}); or spread them over the ranks, so that all have"
-        " theirs in one step: DataLoader(batch_sampler=vramlens.BalancedBatchSampler(lengths,"
-        " batch_size))"
+        f"split or cap the largest samples (about {size}); or spread them over the ranks, so that"
+        " all have theirs in one step:"
+        " DataLoader(batch_sampler=vramlens.BalancedBatchSampler(lengths, batch_size))"
     )
     return replace(
         difference,

@@ -16,11 +16,13 @@ _LINE_PREFIX = re.compile(
 _VOCABULARY = frozenset(  # what a break inside a word is recognised by; only for showing the message
     re.findall(
         r"[A-Za-z_]{2,}",
-        "CUDA out of memory Tried to allocate KiB MiB GiB TiB KB MB GB bytes GPU has total capacity of which is free"
-        " Process memory in use Including non PyTorch this process has allowed allocated by with private pools Graphs"
-        " and reserved but unallocated If is large try setting PYTORCH_CUDA_ALLOC_CONF PYTORCH_HIP_ALLOC_CONF"
-        " PYTORCH_ALLOC_CONF expandable_segments max_split_size_mb True to avoid fragmentation See documentation for"
-        " Memory Management https pytorch org docs stable notes html environment variables already cached current",
+        "CUDA out of memory Tried to allocate KiB MiB GiB TiB KB MB GB bytes GPU has total"
+        " capacity of which is free Process memory in use Including non PyTorch this process has"
+        " allowed allocated by with private pools Graphs and reserved but unallocated If is large"
+        " try setting PYTORCH_CUDA_ALLOC_CONF PYTORCH_HIP_ALLOC_CONF PYTORCH_ALLOC_CONF"
+        " expandable_segments max_split_size_mb True to avoid fragmentation See documentation for"
+        " Memory Management https pytorch org docs stable notes html environment variables already"
+        " cached current",
     )
 )
 

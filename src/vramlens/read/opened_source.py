@@ -87,7 +87,8 @@ class _Bounded(io.RawIOBase):
         count_expanded(got)
         if self._left < 0:
             raise UnsafeInput(
-                f"{self._name}: expands more than {EXPANDS_TIMES} times; if you trust it, decompress it yourself first"
+                f"{self._name}: expands more than {EXPANDS_TIMES} times; if you trust it,"
+                " decompress it yourself first"
             )
         return got
 

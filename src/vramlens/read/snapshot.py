@@ -151,8 +151,8 @@ def missing_parts(
     """Yields the sentences: about the file, then about each device."""
     if snapshot.truncated_at is not None:
         yield (
-            f"the file ends early, at byte {snapshot.truncated_at:,}, so the numbers are lower bounds."
-            " Copy it again, or read the original"
+            f"the file ends early, at byte {snapshot.truncated_at:,}, so the numbers are lower"
+            " bounds. Copy it again, or read the original"
         )
         for device, trace in devices.items():
             if not trace.whole:

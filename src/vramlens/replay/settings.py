@@ -107,7 +107,8 @@ class _Parser:
                 size = self._number(at + 2)
                 if size <= LARGE_REQUEST // MIB:
                     raise _Refused(
-                        f"CachingAllocator option large_segment_size_mb must be > {LARGE_REQUEST // MIB} MB"
+                        "CachingAllocator option large_segment_size_mb must be >"
+                        f" {LARGE_REQUEST // MIB} MB"
                     )
                 settings = replace(settings, large_segment_size=min(size, _MOST) * MIB)
         settings = replace(settings, max_non_split_rounding_size=settings.large_segment_size)
@@ -166,7 +167,8 @@ class _Parser:
     def _check_backend(self, name: str) -> None:
         if name == "cudaMallocAsync":
             raise SettingsError(
-                "backend:cudaMallocAsync is another allocator, inside the driver: vramlens cannot replay it"
+                "backend:cudaMallocAsync is another allocator, inside the driver: vramlens cannot"
+                " replay it"
             )
         if name != "native":
             raise _Refused("Unknown allocator backend, options are native and cudaMallocAsync")

@@ -433,6 +433,7 @@ def test_tensors_of_the_program_have_their_shapes() -> None:
 
 def test_results_that_have_a_graph_are_named_however_small_and_marked() -> None:
     model, stats = nn.Linear(200, 200), Cache()
+    model.state, model.count = model(torch.ones(LARGE)), torch.ones(LARGE)
     stats.entries = {"loss": model(torch.ones(LARGE)).exp().sum(), "count": torch.ones(())}
     large = model(torch.ones(LARGE))
     by_address = {tensor.address: tensor for tensor in named_tensors(device_type="cpu")}
@@ -443,6 +444,11 @@ def test_results_that_have_a_graph_are_named_however_small_and_marked() -> None:
     loss = named(stats.entries["loss"])
     assert loss is not None
     assert (loss.name, loss.in_graph) == ("Cache.entries['loss']", True)
+    of_module = [named(model.state), named(model.count)]
+    assert [row and (row.name, row.in_graph) for row in of_module] == [
+        ("model.state", True),
+        ("model.count", None),
+    ]
     assert named(stats.entries["count"]) is None
     for tensor, is_in_graph in ((large, True), (large.detach().clone(), None)):
         row = named(tensor)

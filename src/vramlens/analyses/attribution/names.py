@@ -22,8 +22,8 @@ from vramlens.trace import (
 )
 
 _FEW = 3
-_SHAPE_ONLY = ("] tensor", "] slice")
-"""Ends of names without a place: float32[8, 1024] tensor (capture/names/tensor_names.py)."""
+_SHAPE_ONLY = ("] tensor", "] slice", "] tensor]", "] slice]")
+"""Ends of names without a place: float32[8, 1024] tensor, and its gradient (capture/names/tensor_names.py)."""
 LAST_KEY = re.compile(r"\['(?P<key>[^\[\]']+)'\]$")
 """``Sweep.trials[3].weights['head.weight']``: the key of the innermost dict."""
 _NAMELESS = frozenset({"list", "tuple", "dict", "set", "deque", "OrderedDict", "defaultdict"})

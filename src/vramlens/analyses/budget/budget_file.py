@@ -377,7 +377,8 @@ def update_budget(
         number, match = places[path]
         if match is None:
             raise InputError(
-                f"{budget.source}:{number}: {path[-1]} cannot be edited; write one value on one line"
+                f"{budget.source}:{number}: {path[-1]} cannot be edited; write one value on one"
+                " line"
             )
         end = "\r" if lines[number - 1].endswith("\r") else ""
         lines[number - 1] = f"{match['head']}{_written(kind, value)}{match['tail']}{end}"
@@ -399,7 +400,8 @@ def new_budget(
     """The text of a first budget."""
     rows = [f"{path[0]} = {_written(kind, value)}" for path, (kind, value) in values.items()]
     return (
-        "# What a run may use: vramlens check RUN.vram --budget THIS. Update it with --update, and review the change.\n"
+        "# What a run may use: vramlens check RUN.vram --budget THIS. Update it with --update, and"
+        " review the change.\n"
         "[budget]\n" + "\n".join(rows) + "\n" + _recorded_text(line_sizes)
     )
 

@@ -342,7 +342,8 @@ def _lines(diff: Diff) -> Iterator[Finding]:
         yield Finding(
             id="line_more_elsewhere" if line.most_change_bytes > 0 else "line_less_elsewhere",
             verdict=Verdict.LIKELY if line.was is not None else Verdict.PROVEN,
-            title=f"{signed_size(line.most_change_bytes)} at most (not at the peak): {line_words(line)}",
+            title=f"{signed_size(line.most_change_bytes)} at most (not at the peak):"
+            f" {line_words(line)}",
             bytes=abs(line.most_change_bytes),
             place=line.place,
         )

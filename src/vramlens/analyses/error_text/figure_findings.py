@@ -43,9 +43,11 @@ def _oversubscribed(message: OomMessage) -> Finding | None:
     return Finding(
         id="oversubscribed",
         verdict=Verdict.PROVEN,
-        title=f"PyTorch holds {format_size(live)} on a device of {format_size(total)}: part of it is in host memory",
+        title=f"PyTorch holds {format_size(live)} on a device of {format_size(total)}: part of it"
+        " is in host memory",
         bytes=live - total,
-        fix="turn off the driver's system memory fallback (Windows, WSL) to fail early, and use less memory",
+        fix="turn off the driver's system memory fallback (Windows, WSL) to fail early, and use"
+        " less memory",
     )
 
 
@@ -58,16 +60,18 @@ def _unexplained(refusal: Refusal) -> Finding | None:
         return Finding(
             id="free_but_refused",
             verdict=Verdict.POSSIBLE,
-            title="Enough was free right afterwards: others used it for a moment, or the host, WSL or a VM set a limit",
-            fix="run it again and watch GPU memory with `vramlens top` and host memory with `free -h`",
+            title="Enough was free right afterwards: others used it for a moment, or the host, WSL"
+            " or a VM set a limit",
+            fix="run it again and watch GPU memory with `vramlens top` and host memory with `free"
+            " -h`",
         )
     if message.free_bytes is None and message.total_bytes is None and message.live_bytes is None:
         return Finding(
             id="no_figures",
             verdict=Verdict.POSSIBLE,
             title="The message has none of the numbers that show what filled the GPU",
-            fix="pass the whole log, which may have them; or use less memory at this moment (smaller"
-            " batch, checkpointing, no_grad in evaluation)",
+            fix="pass the whole log, which may have them; or use less memory at this moment"
+            " (smaller batch, checkpointing, no_grad in evaluation)",
         )
     if message.free_bytes is None and message.total_bytes is not None:
         return Finding(
@@ -106,9 +110,11 @@ def _stray_contexts(owners: ProcessShares) -> Finding | None:
     return Finding(
         id="stray_context",
         verdict=Verdict.POSSIBLE,
-        title=f"{len(sizes)} processes have only a CUDA context here, {format_size(total)} in total",
+        title=f"{len(sizes)} processes have only a CUDA context here, {format_size(total)} in"
+        " total",
         bytes=total,
-        fix="if they are ranks of this job: torch.cuda.set_device(local_rank) before any other CUDA call",
+        fix="if they are ranks of this job: torch.cuda.set_device(local_rank) before any other"
+        " CUDA call",
     )
 
 
@@ -137,7 +143,8 @@ def _driver_calls(message: OomMessage) -> Finding | None:
         id="driver_calls",
         verdict=Verdict.POSSIBLE,
         title=(
-            "With expandable_segments, PyTorch uses driver calls that can fail even if memory is free"
+            "With expandable_segments, PyTorch uses driver calls that can fail even if memory is"
+            " free"
         ),
         fix="try without expandable_segments (WSL and Jetson sometimes refuse it)",
     )

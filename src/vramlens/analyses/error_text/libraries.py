@@ -47,41 +47,45 @@ OUTSIDE_FIXES = {
     "jax": (
         "jax_memory",
         "JAX takes 75% of the device when it starts, no matter how much it needs",
-        "XLA_PYTHON_CLIENT_PREALLOCATE=false, or XLA_PYTHON_CLIENT_MEM_FRACTION=.50 where PyTorch shares the device;"
-        " if JAX has the device alone, a smaller batch or jax.checkpoint",
+        "XLA_PYTHON_CLIENT_PREALLOCATE=false, or XLA_PYTHON_CLIENT_MEM_FRACTION=.50 where PyTorch"
+        " shares the device; if JAX has the device alone, a smaller batch or jax.checkpoint",
     ),
     "tensorflow": (
         "tensorflow_memory",
         "TensorFlow takes nearly the whole device when it starts, no matter how much it needs",
-        "TF_FORCE_GPU_ALLOW_GROWTH=true where PyTorch shares the device; if TensorFlow has it alone, a smaller batch",
+        "TF_FORCE_GPU_ALLOW_GROWTH=true where PyTorch shares the device; if TensorFlow has it"
+        " alone, a smaller batch",
     ),
     "vllm": (
         "vllm_memory",
         "Weights and activations take all of vLLM's share of the device, so nothing is left "
         "for its cache",
-        "raise gpu_memory_utilization (at most what nvidia-smi shows as free), or lower max_model_len or max_num_seqs,"
-        " or raise tensor_parallel_size",
+        "raise gpu_memory_utilization (at most what nvidia-smi shows as free), or lower"
+        " max_model_len or max_num_seqs, or raise tensor_parallel_size",
     ),
     "sglang": (
         "sglang_memory",
         "The weights take all of SGLang's share of the device, so nothing is left for its cache",
-        "raise --mem-fraction-static (at most what nvidia-smi shows as free), or lower --context-length, or raise --tp",
+        "raise --mem-fraction-static (at most what nvidia-smi shows as free), or lower"
+        " --context-length, or raise --tp",
     ),
     "ggml": (
         "ggml_memory",
         "llama.cpp requests each buffer (weights, KV cache, compute) from the driver in one piece",
-        "fewer layers on the GPU (-ngl), a smaller context (-c) or batch (-ub), another --tensor-split; look at"
-        " nvidia-smi for other processes",
+        "fewer layers on the GPU (-ngl), a smaller context (-c) or batch (-ub), another"
+        " --tensor-split; look at nvidia-smi for other processes",
     ),
     "onnx": (
         "onnx_memory",
         "ONNX Runtime's arena grows by doubling and never shrinks",
-        "arena_extend_strategy=kSameAsRequested and a gpu_mem_limit in the CUDA provider's options; or a smaller batch",
+        "arena_extend_strategy=kSameAsRequested and a gpu_mem_limit in the CUDA provider's"
+        " options; or a smaller batch",
     ),
     "cupy": (
         "cupy_memory",
         "CuPy has its own memory pool, separate from PyTorch's",
-        "cupy.get_default_memory_pool().free_all_blocks() before it, or .set_limit(fraction=0.5) at the start",
+        "cupy.get_default_memory_pool().free_all_blocks() before it, or .set_limit(fraction=0.5)"
+        " at the start",
     ),
 }
 VLLM_START = re.compile(

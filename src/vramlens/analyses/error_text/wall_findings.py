@@ -39,7 +39,8 @@ def _impossible_request(message: OomMessage) -> Iterator[Finding]:
                 f"{format_size(min(limits))}"
             ),
             bytes=message.tried_bytes,
-            fix="look for a wrong shape or split the operation; no setting or freed memory can make this fit",
+            fix="look for a wrong shape or split the operation; no setting or freed memory can"
+            " make this fit",
         )
     if "more than 1EB" in message.text:
         yield Finding(

@@ -146,8 +146,9 @@ def _step_needs(facts: HeadlineFacts) -> str:
     roughly = "about " if facts.is_rough else ""
     limit = "the limit is" if facts.wall == Wall.PROCESS_LIMIT else "PyTorch could reserve"
     return (
-        f"{need.subject.capitalize()} needs {_needed(need)}{_by_settings(need, capacity)}{_growth(need)};"
-        f" {limit} {roughly}{format_size(capacity)}"
+        f"{need.subject.capitalize()} needs"
+        f" {_needed(need)}{_by_settings(need, capacity)}{_growth(need)}; {limit}"
+        f" {roughly}{format_size(capacity)}"
     )
 
 

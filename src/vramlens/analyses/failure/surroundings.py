@@ -82,8 +82,8 @@ def outside_of(
     reserved = device.reserved.peak_bytes
     if total_bytes is not None and total_bytes < reserved:
         raise UsageError(
-            f"a total of {format_size(total_bytes)} is less than the {format_size(reserved)} that the recording "
-            "reserved: write 80GiB or 80GB"
+            f"a total of {format_size(total_bytes)} is less than the {format_size(reserved)} that"
+            " the recording reserved: write 80GiB or 80GB"
         )
     failure = _failure_meta(trace, device)
     ledger = _measured_ledger(view, total_bytes)

@@ -106,8 +106,8 @@ def unconsumed_forward(view: Attribution, failure: Failure) -> list[Finding]:
         Finding(
             id="unconsumed_forward",
             verdict=verdict,
-            title=f"{waiting.count} forward passes keep {format_size(kept_bytes)} for a backward pass:"
-            f" {before}",
+            title=f"{waiting.count} forward passes keep {format_size(kept_bytes)} for a backward"
+            f" pass: {before}",
             bytes=kept_bytes,
             place=view.place_of_stack(failure.request.stack),
             evidence=("autograd keeps activations in train mode and in eval mode",),

@@ -67,8 +67,8 @@ def eval_with_grad(scene: Scene) -> Iterator[Finding]:
     in_thread = _runs_in_thread(scene, evaluation.rows)
     if in_thread:
         evidence.append(
-            "it ran in a thread of its own: torch.set_grad_enabled(False) and no_grad() hold for the thread that"
-            " calls them"
+            "it ran in a thread of its own: torch.set_grad_enabled(False) and no_grad() hold for"
+            " the thread that calls them"
         )
     modules = _outermost_modules(scene.view, evaluation.rows)
     evidence.append(f"these modules ran in eval mode with gradients enabled: {modules}")
@@ -111,13 +111,14 @@ def _without_checkpoints(scene: Scene) -> Iterator[Finding]:
     yield Finding(
         id="eval_with_grad",
         verdict=Verdict.LIKELY,
-        title=f"{idle_layer} has gradient checkpointing, but does not use it now: the model is in eval mode, with"
-        " gradients",
+        title=f"{idle_layer} has gradient checkpointing, but does not use it now: the model is in"
+        " eval mode, with gradients",
         bytes=size_bytes,
         place=view.place_of_block(allocations.largest_of(rows)),
         evidence=("transformers uses gradient checkpointing in training mode only",),
-        fix="call model.train() before training goes on, as after each evaluation: checkpointing then saves much"
-        f" of {format_size(size_bytes)}. If this is an evaluation, wrap it in torch.no_grad()",
+        fix="call model.train() before training goes on, as after each evaluation: checkpointing"
+        f" then saves much of {format_size(size_bytes)}. If this is an evaluation, wrap it in"
+        " torch.no_grad()",
         extent=scene.extent(rows),
     )
 
@@ -158,15 +159,15 @@ def _training_in_eval_mode(
     return Finding(
         id="eval_with_grad",
         verdict=Verdict.LIKELY,
-        title="The model is still in eval mode where it is trained: backward passes went through what this line"
-        " computed before the evaluation",
+        title="The model is still in eval mode where it is trained: backward passes went through"
+        " what this line computed before the evaluation",
         bytes=size_bytes,
         place=place,
         evidence=(
             "in eval mode dropout is off, and so is the gradient checkpointing of a library",
         ),
-        fix="call model.train() before training goes on: gradient checkpointing, where it is on, saves"
-        f" much of {format_size(size_bytes)}",
+        fix="call model.train() before training goes on: gradient checkpointing, where it is on,"
+        f" saves much of {format_size(size_bytes)}",
         extent=Extent(event, evaluation.rows),
     )
 

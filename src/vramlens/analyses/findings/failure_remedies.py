@@ -30,14 +30,14 @@ def fragmented_request(scene: Scene) -> Iterator[Finding]:
     yield Finding(
         id="fragmented_request",
         verdict=Verdict.LIKELY,
-        title=f"the {format_size(failure.usable_free_bytes)} free for this request is split up by blocks"
-        " in use",
+        title=f"the {format_size(failure.usable_free_bytes)} free for this request is split up by"
+        " blocks in use",
         bytes=verdict.requested_bytes,
         place=verdict.place,
         evidence=tuple(_kept_apart(pin) for pin in pins if pin.held_bytes),
         fix="allocate long-lived tensors before short-lived ones, or allocate this large one "
-        "first; "
-        f"then {format_size(verdict.requested_bytes or 0)} fit in space that is now lost to fragmentation",
+        f"first; then {format_size(verdict.requested_bytes or 0)} fit in space that is now lost to"
+        " fragmentation",
         extent=Extent(failure.request.event, holes=failure.usable_ranges),
     )
 

@@ -137,10 +137,10 @@ def gathered_outputs(scene: Scene) -> Iterator[Finding]:
         bytes=size_bytes + asked_bytes,
         place=_place_of_most(view, rows),
         evidence=("it keeps them until the evaluation ends, for compute_metrics",),
-        fix="give the Trainer a preprocess_logits_for_metrics that returns only what compute_metrics needs: of several"
-        " outputs the logits, of logits perhaps the argmax; or set"
-        " TrainingArguments(eval_accumulation_steps=1), which moves them to the CPU after each batch, and"
-        f" takes longer: about {saved} less",
+        fix="give the Trainer a preprocess_logits_for_metrics that returns only what"
+        " compute_metrics needs: of several outputs the logits, of logits perhaps the argmax; or"
+        " set TrainingArguments(eval_accumulation_steps=1), which moves them to the CPU after each"
+        f" batch, and takes longer: about {saved} less",
         extent=scene.extent(rows),
     )
 

@@ -24,6 +24,8 @@ from vramlens.analyses.findings.faults.expressions.costly_expression import cost
 from vramlens.analyses.findings.faults.expressions.picked_after import picked_after
 from vramlens.analyses.findings.faults.expressions.repeated_rows import repeated_rows
 from vramlens.analyses.findings.faults.expressions.written_out_view import written_out_view
+from vramlens.analyses.findings.faults.graphs.dequantized_weights import dequantized_weights
+from vramlens.analyses.findings.faults.graphs.gradient_cycles import gradient_cycles
 from vramlens.analyses.findings.faults.graphs.graphs_of_results import graphs_of_results
 from vramlens.analyses.findings.faults.graphs.losses_before_backward import losses_before_backward
 from vramlens.analyses.findings.faults.graphs.one_checkpoint import one_checkpoint
@@ -74,6 +76,7 @@ from vramlens.analyses.findings.faults.requests.dense_embedding_gradient import 
 from vramlens.analyses.findings.faults.requests.joint_covariance import joint_covariance
 from vramlens.analyses.findings.faults.requests.large_request import request_too_large
 from vramlens.analyses.findings.faults.requests.loaded_whole import loaded_whole
+from vramlens.analyses.findings.faults.requests.previous_result import previous_result
 from vramlens.analyses.findings.faults.requests.rebuilt_collection import rebuilt_collection
 from vramlens.analyses.findings.faults.uneven_rows import uneven_rows
 from vramlens.analyses.findings.faults.unlabeled_positions import unlabeled_positions
@@ -114,6 +117,12 @@ FROM_RECORDING: tuple[FindingRow[Scene], ...] = (
     ),
     _fault(
         "contraction_order", contraction_order, importance=1, takes_place_of="request_too_large"
+    ),
+    _fault(
+        "previous_result",
+        previous_result,
+        takes_place_of="costly_expression",
+        saves_at_most=True,
     ),
     _fault("repeated_rows", repeated_rows, takes_place_of="costly_expression"),
     _fault("written_out_view", written_out_view, takes_place_of="request_too_large"),
@@ -186,7 +195,9 @@ FROM_RECORDING: tuple[FindingRow[Scene], ...] = (
     _fault("attention_written_out", attention_written_out),
     _fault("solver_steps", solver_steps, takes_place_of="activations"),
     _fault("graphs_of_results", graphs_of_results, grows=True, takes_place_of="unused_graph"),
+    _fault("gradient_cycles", gradient_cycles, grows=True, takes_place_of="unused_graph"),
     _fault("retained_graph", retained_graph, takes_place_of="activations"),
+    _fault("dequantized_weights", dequantized_weights, takes_place_of="activations"),
     # parametrized_weight: the reads to come take no more either
     _fault("parametrized_weight", parametrized_weight, takes_place_of="activations"),
     # repeated_turns: the turns to come take no more either

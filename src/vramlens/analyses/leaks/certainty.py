@@ -176,8 +176,8 @@ _PATTERN_OF_MICRO_BATCHES = (
     "step look the same"
 )
 _NO_BACKWARD = (
-    "no backward pass has run so far: repetitions inside one training step (time steps, tokens) keep"
-    " their memory until it does"
+    "no backward pass has run so far: repetitions inside one training step (time steps, tokens)"
+    " keep their memory until it does"
 )
 _PATTERN_OF_TOKENS = (
     "no optimizer works here, so what repeats may be the tokens of one text or the turns of one "

@@ -88,7 +88,8 @@ _DOUBTS: tuple[tuple[Callable[[GroupEvidence], bool], str], ...] = (
     ),
     (
         _is_stored_data,
-        "no module computed it: a replay buffer or a cache of batches looks the same until it is full",
+        "no module computed it: a replay buffer or a cache of batches looks the same until it is"
+        " full",
     ),
     (
         lambda evidence: evidence.pooled,

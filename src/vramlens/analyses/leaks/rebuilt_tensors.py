@@ -216,8 +216,8 @@ def _sentences(line: RenewedLine) -> Iterator[str]:
     first, last = format_size(int(line.held_bytes[0])), format_size(line.bytes)
     steps = counted(len(line.held_bytes), "step")
     yield (
-        f"this line replaces its blocks by larger ones, and holds more at the end of each of {steps}:"
-        f" from {first} to {last}"
+        "this line replaces its blocks by larger ones, and holds more at the end of each of"
+        f" {steps}: from {first} to {last}"
     )
     if line.accumulates:
         settled = format_size(line.settled_bytes)

@@ -79,8 +79,8 @@ def _without_copies(leak: RecordedLeak) -> str:
 def _without_graph(leak: RecordedLeak) -> str:
     line = f"{leak.file}:{leak.line}" if leak.place is not None else "that line"
     return (
-        f"run {line} in torch.no_grad(): no backward pass has run, and its graph is kept with its result. If"
-        " one is still to come, keep `.detach()` of the result instead"
+        f"run {line} in torch.no_grad(): no backward pass has run, and its graph is kept with its"
+        " result. If one is still to come, keep `.detach()` of the result instead"
     )
 
 
@@ -96,8 +96,8 @@ def _edit(leak: RecordedLeak, *, graph: str, in_list: bool, scalar_loss: str) ->
     store = store_words(leak.kept_in)
     if graph and store:
         return (
-            f"{store} keeps the result of {line}: keep `.detach()` or `.item()` of it there instead,"
-            " which frees the graph"
+            f"{store} keeps the result of {line}: keep `.detach()` or `.item()` of it there"
+            " instead, which frees the graph"
         )
     if graph:
         find = (

@@ -83,7 +83,8 @@ def _failed(profile: Profile) -> Iterator[Finding]:
             yield Finding(
                 id="profile_out_of_memory",
                 verdict=Verdict.PROVEN,
-                title=f"a request of {format_size(last.bytes)} on {memory.device} failed, in {last.operator}",
+                title=f"a request of {format_size(last.bytes)} on {memory.device} failed, in"
+                f" {last.operator}",
                 bytes=last.bytes,
                 place=last.place,
                 evidence=(f"{counted(len(memory.failed), 'failed request')} in the trace",),
@@ -100,8 +101,8 @@ def _grows(profile: Profile) -> Iterator[Finding]:
             yield Finding(
                 id="profile_kept",
                 verdict=Verdict.LIKELY if rises else Verdict.POSSIBLE,
-                title=f"{holder.operator} leaves {format_size(holder.bytes // holder.steps)} allocated"
-                f" in each of {holder.steps} steps on {memory.device}",
+                title=f"{holder.operator} leaves {format_size(holder.bytes // holder.steps)}"
+                f" allocated in each of {holder.steps} steps on {memory.device}",
                 bytes=holder.bytes,
                 place=holder.place,
                 evidence=(
@@ -168,8 +169,8 @@ def _cause(profile: Profile, use: DeviceActivity) -> tuple[str | None, str]:
     if _is_bound_by_launches(profile, use):
         return (
             "it finishes short kernels faster than Python launches them",
-            "launch less: `torch.compile(model, mode='reduce-overhead')` (CUDA graphs), a larger batch, or the"
-            " optimizer's `fused=True`",
+            "launch less: `torch.compile(model, mode='reduce-overhead')` (CUDA graphs), a larger"
+            " batch, or the optimizer's `fused=True`",
         )
     return (
         None,
@@ -187,12 +188,13 @@ def _is_bound_by_launches(profile: Profile, use: DeviceActivity) -> bool:
 _CAUSES = {
     "data": (
         "the loop waits for its next batch",
-        "load ahead: `DataLoader(..., num_workers=8, pin_memory=True, prefetch_factor=4, persistent_workers=True)`",
+        "load ahead: `DataLoader(..., num_workers=8, pin_memory=True, prefetch_factor=4,"
+        " persistent_workers=True)`",
     ),
     "waits": (
         "the CPU waits for the GPU, and then the GPU waits for the CPU",
-        "take `.item()`, `.cpu()`, `print(tensor)` and `torch.cuda.synchronize()` out of the loop, or do them every"
-        " 100 steps",
+        "take `.item()`, `.cpu()`, `print(tensor)` and `torch.cuda.synchronize()` out of the loop,"
+        " or do them every 100 steps",
     ),
     "memory": (
         "the CPU requests memory from the driver and returns it",
@@ -221,11 +223,12 @@ def _cached_on(memory: MemoryReport) -> Finding | None:
     return Finding(
         id="profile_reserved",
         verdict=Verdict.POSSIBLE,
-        title=f"PyTorch reserves {format_size(unused)} more on {memory.device} than was ever allocated in this trace",
+        title=f"PyTorch reserves {format_size(unused)} more on {memory.device} than was ever"
+        " allocated in this trace",
         bytes=unused,
         evidence=(
-            f"reserved {format_size(memory.reserved_bytes)}, allocated at most {format_size(memory.allocated_bytes)};"
-            " earlier work may have needed it",
+            f"reserved {format_size(memory.reserved_bytes)}, allocated at most"
+            f" {format_size(memory.allocated_bytes)}; earlier work may have needed it",
         ),
         fix="record the memory history: it shows whether these are gaps between allocations",
     )

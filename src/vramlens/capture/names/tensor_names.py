@@ -332,6 +332,7 @@ class _NamesOfTensors:
                 if not is_torchs and gc.is_tracked(holder):
                     for below, tensor in self._heap.tensors_below(holder):
                         self._claims.add(tensor, f"{path}.{attribute}{below}", "tensor")
+                        self._note_graph(tensor)
 
     def _claim_others(self) -> None:
         """The largest tensors that Python still sees and nothing above has named, after those
@@ -364,8 +365,14 @@ class _NamesOfTensors:
         for storage, name in names.items():
             self._links[storage.device, storage.address] = holders.links(name)
             self._shapes[storage.device, storage.address] = self._shape_of(storage, views[storage])
-            if any(map(self._heap.in_graph, views[storage])):
-                self._in_graph.add((storage.device, storage.address))
+            for tensor in views[storage]:
+                self._note_graph(tensor)
+
+    def _note_graph(self, tensor: Any) -> None:
+        """Keeps the storage of a tensor that an autograd graph made."""
+        storage = self._heap.storage(tensor) if self._heap.in_graph(tensor) else None
+        if storage is not None:
+            self._in_graph.add((storage.device, storage.address))
 
     def _twins(self) -> list[Any]:
         """The modules that are no other's child, of classes with several of them."""

@@ -17,8 +17,8 @@ from vramlens.capture.triggers.ending_line import needs_a_gpu, uncaught
 from vramlens.capture.warn import harmless, say_sentences
 
 _NO_STEP = (
-    "no step has ended (by an optimizer, a call of the model, a turn of a loop, a tenth of a second,"
-    " or vramlens.step()), so there is nothing to compare"
+    "no step has ended (by an optimizer, a call of the model, a turn of a loop, a tenth of a"
+    " second, or vramlens.step()), so there is nothing to compare"
 )
 manual_step_listeners: list[Callable[[], None]] = []
 """What is called whenever ``vramlens.step()`` is, recorded or not."""

@@ -129,7 +129,8 @@ def _connected(pid: int) -> socket.socket:
         client.close()
     raise InputError(
         f"process {pid} has nothing to write: it does not run under vramlens here, or it has not "
-        f"used a GPU yet. Look into it with 'vramlens attach {pid}', or start it with 'vramlens run'"
+        f"used a GPU yet. Look into it with 'vramlens attach {pid}', or start it with 'vramlens"
+        " run'"
     )
 
 

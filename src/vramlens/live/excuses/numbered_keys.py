@@ -45,8 +45,8 @@ def asks_between(container: object, removal: Store, store: Store, holder: object
     if before is None or apart <= 1 or not before % apart:
         return ""
     return (
-        f"its keys are {apart:,} apart, and line {removal.line} looks for the one {before:,} before the"
-        " newest"
+        f"its keys are {apart:,} apart, and line {removal.line} looks for the one {before:,}"
+        " before the newest"
     )
 
 

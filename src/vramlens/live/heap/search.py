@@ -494,5 +494,6 @@ class Search:
         self._waiting_graphs.clear()
         limit = "memory" if self._room_bytes < 0 else "time"
         self.skipped.append(
-            f"the search ended at its {limit} limit after {counted(position, 'object')}; the rest was not searched"
+            f"the search ended at its {limit} limit after {counted(position, 'object')}; the rest"
+            " was not searched"
         )

@@ -127,8 +127,8 @@ def _remade_fix(keeper: Keeper | None, owner: LeakOwner, moved: str) -> str:
     cut = f" ({target} = {target}[-n:])" if is_plain else ""
     conjunction = "," if moved else ", or"
     return (
-        f"cut {target} to the rows that are still used{cut}{conjunction} write into a tensor that is"
-        f" allocated once{moved}: it grows each step"
+        f"cut {target} to the rows that are still used{cut}{conjunction} write into a tensor that"
+        f" is allocated once{moved}: it grows each step"
     )
 
 

@@ -145,8 +145,8 @@ def object_fix(keeper: Keeper | None, kept: Kept) -> str:
     if store is not None and is_table(kept.value):
         table = f"{store.base}.{store.name}" if store.base else store.name
         return (
-            f"put detached tensors (.detach()) or numbers (.item()) into the cells of {table}, which"
-            " frees the graph behind them"
+            f"put detached tensors (.detach()) or numbers (.item()) into the cells of {table},"
+            " which frees the graph behind them"
         )
     if not source or not path:
         name = source or f"the {class_name(type(kept.value))}"
@@ -257,6 +257,7 @@ def linked_fix(owner: LeakOwner, chain: Chain, at: int, entries: int) -> str:
         return ""
     kind, name = step
     return (
-        f"{owner.name} has {counted(entries, 'entry', 'entries')}, but each leads to the entry before it through"
-        f" {class_name(kind)}.{name}: set {name} to None in the oldest one that it keeps"
+        f"{owner.name} has {counted(entries, 'entry', 'entries')}, but each leads to the entry"
+        f" before it through {class_name(kind)}.{name}: set {name} to None in the oldest one that"
+        " it keeps"
     )

@@ -65,8 +65,8 @@ def handed_over_leak(
         storages=len(waiting),
         owner=owner,
         evidence=(
-            f"{counted(len(waiting), 'tensor')} of {total:,} B in shared memory, each behind a file descriptor of this"
-            " process, which no other process has fetched",
+            f"{counted(len(waiting), 'tensor')} of {total:,} B in shared memory, each behind a"
+            " file descriptor of this process, which no other process has fetched",
         ),
         fix=f"let the receiver read from {'the queue' if owner is None else owner.name}, or "
         "limit it (Queue(maxsize=...)) and stop sending when there is no receiver",

@@ -127,9 +127,9 @@ def _pinned(counters: StepCounters, explained: int) -> Iterator[LiveLeak]:
     pace = owned.pace()
     if pace is not None and owned.grown >= _LEAST_PINNED:
         why = (
-            f"PyTorch keeps {_size(owned.values[-1])} of pinned memory, of which {_size(series.values[-1])} is in use:"
-            " the rest is kept for reuse, in blocks of powers of two, and is never returned to "
-            "the host"
+            f"PyTorch keeps {_size(owned.values[-1])} of pinned memory, of which"
+            f" {_size(series.values[-1])} is in use: the rest is kept for reuse, in blocks of"
+            " powers of two, and is never returned to the host"
         )
         yield _entry("pinned", "cpu", owned, pace, (why,), "pinned", Verdict.POSSIBLE)
 
@@ -281,7 +281,8 @@ def _outside(counters: StepCounters, device: int, series: CounterSeries) -> Iter
     groups = 0 if counters.gpu is None else counters.gpu.process_groups()
     if groups > counters.groups:
         why.append(
-            f"there were {counters.groups:,} process groups when the watch began, now there are {groups:,}"
+            f"there were {counters.groups:,} process groups when the watch began, now there are"
+            f" {groups:,}"
         )
     is_sure = counters.is_own and pace.steps >= _SURE_RISES
     leak = _entry(

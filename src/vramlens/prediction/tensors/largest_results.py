@@ -106,8 +106,9 @@ def _share_words(mask: Any) -> str:
     if even_choices.most_times(mask) == 1:
         return f"as many are selected as the detector's sampler allows; {_SMALLER}"
     return (
-        "the mask selects an even share of the choices (of n experts 1 in n), or the places that were"
-        " set in it; the real size may be from nothing to twice that, and the range includes both"
+        "the mask selects an even share of the choices (of n experts 1 in n), or the places that"
+        " were set in it; the real size may be from nothing to twice that, and the range includes"
+        " both"
     )
 
 

@@ -396,7 +396,8 @@ class OperatorRunner:
             )
         if source.layout is not torch.strided:
             raise NotImplementedError(
-                f"shapes of {source.layout} tensors forget how many values they have: use sparse_coo"
+                f"shapes of {source.layout} tensors forget how many values they have: use"
+                " sparse_coo"
             )
         dtype, layout = kwargs.get("dtype"), kwargs.get("memory_format")
         content = self._values.of(source)

@@ -78,9 +78,9 @@ def leveled(excesses: Sequence[LineExcess], rank: RankSummary, usual: Usual) -> 
         return []
     peak = usual.peak_bytes + (rank.peak_requested_bytes - usual.peak_bytes) // world
     return [
-        f"{IF_BALANCED} (estimated): rank {rank.rank} gets {even / ratio:.2f}x its current batch and the"
-        f" others {even:.2f}x theirs, with the same number of samples in total; the highest peak drops to"
-        f" about {format_size(peak)}"
+        f"{IF_BALANCED} (estimated): rank {rank.rank} gets {even / ratio:.2f}x its current batch"
+        f" and the others {even:.2f}x theirs, with the same number of samples in total; the"
+        f" highest peak drops to about {format_size(peak)}"
     ]
 
 

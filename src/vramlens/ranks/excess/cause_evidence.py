@@ -85,10 +85,10 @@ def told_of_lines(difference: RankDifference) -> RankDifference:
     place = "" if difference.place is None else f" ({difference.place})"
     return replace(
         difference,
-        title=f"holds more memory at its peak, from lines that its peers have, too: {size} more than its"
-        " peers",
-        fix="check whether this rank keeps these tensors longer than its peers do, or makes more or larger ones (of"
-        f" what ranks share out by number instead of size){place}; about {size}",
+        title=f"holds more memory at its peak, from lines that its peers have, too: {size} more"
+        " than its peers",
+        fix="check whether this rank keeps these tensors longer than its peers do, or makes more"
+        f" or larger ones (of what ranks share out by number instead of size){place}; about {size}",
     )
 
 

@@ -133,8 +133,8 @@ FIXES = {
     "embedding_shard": "shard the embedding tables by rows or columns, so that each rank holds"
     " an equal part",
     "larger_tensors": "build equal tensors on all ranks: divide what these lines build by the number"
-    " of ranks; if they share a sequence with a causal mask, give each one part from its beginning and"
-    " one from its end",
+    " of ranks; if they share a sequence with a causal mask, give each one part from its beginning"
+    " and one from its end",
     "uneven_shard": "pad the first dimension to a multiple of the number of ranks; the first "
     "ranks hold the remainder",
     "nccl": "use fewer process groups on this rank, or lower NCCL_BUFFSIZE and NCCL_MAX_NCHANNELS",

@@ -73,8 +73,8 @@ class CohortComparison:
             return []
         ranks = sorted(chain.from_iterable(self._late_keepers))
         return [
-            f"{named(ranks)} keep activations that earlier stages compute again: fewer microbatches are in"
-            " flight there, so it may be meant"
+            f"{named(ranks)} keep activations that earlier stages compute again: fewer"
+            " microbatches are in flight there, so it may be meant"
         ]
 
     def _note_of_layout(self) -> list[str]:

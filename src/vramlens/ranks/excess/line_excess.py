@@ -170,8 +170,8 @@ def way_of_differing(excess: LineExcess) -> str:
     if abs(line.allocations - usual.allocations) > SAME_SHARE * usual.allocations:
         own_size, usual_size = format_size(int(line.mean_bytes)), format_size(int(usual.mean_bytes))
         return (
-            f"{line.allocations:,} allocations of {own_size} on average; its peers: {usual.allocations:,} of"
-            f" {usual_size}"
+            f"{line.allocations:,} allocations of {own_size} on average; its peers:"
+            f" {usual.allocations:,} of {usual_size}"
         )
     if abs(line.mean_bytes - usual.mean_bytes) > SAME_SHARE * usual.mean_bytes:
         ratio = line.times_as_large(usual)

@@ -136,8 +136,8 @@ def _difference_of_other_work(rank: RankSummary, excesses: Sequence[LineExcess])
     title = (
         f"rank {rank.rank} makes larger tensors than its peers, and another number of them:"
         f" {format_size(more_bytes)} more at its peak, {largest.line.allocations:,} allocations at"
-        f" {largest.line.place}, its peers {usual_count:,}; that is another part of the work, or other"
-        " requests, so it is not told as a difference"
+        f" {largest.line.place}, its peers {usual_count:,}; that is another part of the work, or"
+        " other requests, so it is not told as a difference"
     )
     return _as_note(rank, largest.line, more_bytes, title)
 
@@ -155,9 +155,9 @@ def _difference_of_other_part(
     more_bytes = min(higher_bytes, more_at_peak(excesses))
     title = (
         f"rank {rank.rank} has a larger part of what is divided at {parameters.place}, and no more"
-        f" parameters in all: these and what it computes with them, as at {largest.line.place}, are"
-        f" {times:.2f}x the size, with {format_size(more_bytes)} more at its peak; that is a part of"
-        " the model, and no larger batch, so it is not told as a difference"
+        f" parameters in all: these and what it computes with them, as at {largest.line.place},"
+        f" are {times:.2f}x the size, with {format_size(more_bytes)} more at its peak; that is a"
+        " part of the model, and no larger batch, so it is not told as a difference"
     )
     return _as_note(rank, largest.line, more_bytes, title)
 

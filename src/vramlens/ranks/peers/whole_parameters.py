@@ -43,8 +43,8 @@ def whole_parameters(ranks: Sequence[RankSummary]) -> Iterator[Finding]:
     yield Finding(
         id="whole_parameters",
         verdict=Verdict.LIKELY,
-        title=f"{who_of(len(ranks), len(ranks))} keep {format_size(size_bytes)} of parameters whole, although"
-        f" others are divided by {parts}: {names}{more}",
+        title=f"{who_of(len(ranks), len(ranks))} keep {format_size(size_bytes)} of parameters"
+        f" whole, although others are divided by {parts}: {names}{more}",
         bytes=saved_bytes,
         place=None,
         evidence=("their gradients and optimizer states are whole on each rank, too",),
@@ -66,14 +66,15 @@ def _undivided(ranks: Sequence[RankSummary]) -> Iterator[Finding]:
     yield Finding(
         id="whole_parameters",
         verdict=Verdict.LIKELY,
-        title=f"{who_of(len(ranks), len(ranks))} keep all {format_size(size_bytes)} of parameters whole, although"
-        " fully_shard was called on their modules",
+        title=f"{who_of(len(ranks), len(ranks))} keep all {format_size(size_bytes)} of parameters"
+        " whole, although fully_shard was called on their modules",
         bytes=saved_bytes,
         place=None,
         evidence=("they are DTensors of which each rank has all, with their gradients and states",),
-        fix="pass a mesh that shards over several ranks: of two dimensions fully_shard replicates over the first and"
-        " shards over the second, whatever their names are (divided by all ranks, about"
-        f" {format_size(saved_bytes)} less of parameters, and as much of each of their gradients and states)",
+        fix="pass a mesh that shards over several ranks: of two dimensions fully_shard replicates"
+        " over the first and shards over the second, whatever their names are (divided by all"
+        f" ranks, about {format_size(saved_bytes)} less of parameters, and as much of each of"
+        " their gradients and states)",
     )
 
 
@@ -92,13 +93,14 @@ def _remedy(rank: RankSummary, saved_bytes: int) -> str:
     size = format_size(saved_bytes)
     if _is_fully_sharded(rank):
         return (
-            "call fully_shard on the model itself, too, after its layers: parameters that no call covers stay whole,"
-            f" and their gradients are not averaged over the ranks (about {size} less of parameters, and as much of"
-            " each of their gradients and states)"
+            "call fully_shard on the model itself, too, after its layers: parameters that no call"
+            " covers stay whole, and their gradients are not averaged over the ranks (about"
+            f" {size} less of parameters, and as much of each of their gradients and states)"
         )
     return (
-        "compare the names in the plan of parallelize_module with model.named_modules(): a name that fits no module"
-        f" is only warned of (about {size} less of parameters, and as much of each of their gradients and states)"
+        "compare the names in the plan of parallelize_module with model.named_modules(): a name"
+        f" that fits no module is only warned of (about {size} less of parameters, and as much of"
+        " each of their gradients and states)"
     )
 
 

@@ -104,8 +104,9 @@ class BatchSize:
         which = "The largest batch that is sure to fit" if self.is_sure else "The largest batch"
         lines = [
             f"{which} is {self.size:,}: predicted {self._peak()} of {limit}.",
-            f"  the true maximum {self._range()}; {'predicted' if self.is_predicted else 'measured'}"
-            f" up to {100 * self.verified_share:.0f}% of the limit in"
+            f"  the true maximum {self._range()};"
+            f" {'predicted' if self.is_predicted else 'measured'} up to"
+            f" {100 * self.verified_share:.0f}% of the limit in"
             f" {counted(len(self.probes), 'probe')}{self._how()}",
         ]
         if self.on_card:

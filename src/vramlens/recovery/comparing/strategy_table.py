@@ -175,7 +175,8 @@ class StrategyTable:
         names = ", ".join(row.name for row in rows)
         verb = agreeing(len(rows), "needs", "need")
         return wrapped_lines(
-            f"    {names}: {verb} the same as the default: already in use, or without effect at the peak"
+            f"    {names}: {verb} the same as the default: already in use, or without effect at"
+            " the peak"
         )
 
     def _is_as_default(self, row: StrategyRow) -> bool:

@@ -68,8 +68,8 @@ def _as_point(batch: SmallerBatch, capacity_bytes: int, *, lasting: bool) -> Fin
             "the same requests were replayed at that batch size; what does not depend on the "
             "batch stays the same",
         ),
-        fix=f"reduce the batch to {batch.share:.2f}x its size (rounded down): this step then reserves "
-        f"{peak}{doubt}",
+        fix=f"reduce the batch to {batch.share:.2f}x its size (rounded down): this step then"
+        f" reserves {peak}{doubt}",
     )
 
 

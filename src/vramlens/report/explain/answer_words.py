@@ -47,8 +47,8 @@ _CAUSES = {
     "capacity": "Cause: capacity. The memory in use leaves too little for this request",
 }
 _CAUSE_MAY_BE_A_STORE = (
-    "Cause: growth. Memory kept from earlier steps takes up the space: a leak, or a store that is not"
-    " full yet"
+    "Cause: growth. Memory kept from earlier steps takes up the space: a leak, or a store that is"
+    " not full yet"
 )
 _CAPACITY_WITH_GAPS = "Cause: capacity. The memory in use and its gaps leave too little free"
 _NO_DEVICE = "There is no GPU memory to explain: the input shows no device"

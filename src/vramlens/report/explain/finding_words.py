@@ -157,8 +157,8 @@ def steps_sentence(explanation: Explanation) -> str:
         return f"{counted_steps}."
     if max(peaks) - min(peaks) <= max(peaks) // 100:
         return (
-            f"{counted_steps}. {agreeing(len(peaks), 'Its', 'Each')} peak: {format_size(max(peaks))} "
-            f"requested.{from_zero}"
+            f"{counted_steps}. {agreeing(len(peaks), 'Its', 'Each')} peak:"
+            f" {format_size(max(peaks))} requested.{from_zero}"
         )
     shown = [
         format_size(size) for size in (peaks if len(peaks) <= 6 else (*peaks[:3], *peaks[-3:]))

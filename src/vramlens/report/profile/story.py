@@ -78,7 +78,8 @@ def headline(profile: Profile) -> str:
     elif profile.operators:
         top = profile.operators[0]
         parts.append(
-            f"{visible(top.name)} takes the most CPU time, {format_duration(top.self_cpu_ns)} of {wall}"
+            f"{visible(top.name)} takes the most CPU time, {format_duration(top.self_cpu_ns)} of"
+            f" {wall}"
             + (
                 "; nothing ran on a GPU"
                 if memory is None or memory.is_cpu

@@ -154,8 +154,9 @@ def _no_help(tuning: Tuning) -> str:
     if base.oom is not False:
         return f"None of the {count} settings tried is certain to avoid this failure{under}."
     return (
-        f"Keep {own_settings(tuning.recorded)}{under}: they reserve {format_size(base.peak_reserved_bytes)}, "
-        f"and none of {count - 1} others is certain to save 2% or more."
+        f"Keep {own_settings(tuning.recorded)}{under}: they reserve"
+        f" {format_size(base.peak_reserved_bytes)}, and none of {count - 1} others is certain to"
+        " save 2% or more."
     )
 
 
@@ -199,8 +200,8 @@ def _passed(tuning: Tuning) -> str:
     )
     recorded = "" if past == len(tuning.tried) else ", including the recorded one"
     return (
-        f"{under_limit}, the run gets past the failure with {settings}{recorded}. What comes later is "
-        "not recorded."
+        f"{under_limit}, the run gets past the failure with {settings}{recorded}. What comes later"
+        " is not recorded."
     )
 
 

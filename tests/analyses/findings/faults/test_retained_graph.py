@@ -195,16 +195,25 @@ def test_derivatives_that_no_stack_shows(tmp_path: Path, is_trained: bool, is_to
 
 
 @pytest.mark.parametrize(
-    ("count", "mode", "is_told"),
-    [(3, " [eval+grad]", True), (1, " [eval+grad]", False), (5, "", False)],
+    ("count", "mode", "beside", "is_told"),
+    [
+        (3, " [eval+grad]", "", True),
+        (1, " [eval+grad]", "", False),
+        (5, "", "", False),
+        (3, " [eval+grad]", "blur", True),  # which was never trained, and has no mode of use
+        (3, " [eval+grad]", "model.b", False),
+    ],
 )
 def test_derivatives_of_a_model_that_is_evaluated(
-    tmp_path: Path, count: int, mode: str, is_told: bool
+    tmp_path: Path, count: int, mode: str, beside: str, is_told: bool
 ) -> None:
     """A rendering asks for normals, as training did for its penalty; nobody trains on them."""
     run = made("stepped")
+    run.frees(run.asks("energy", 1, module="model.b"))
     trains(run, 1, module="model.a")
     trains(run, 1, module="model.a")
+    if beside:
+        run.frees(run.asks("energy", 1, module=beside))
     steps(run, count, module=f"model.a{mode}")
     finding = failed(run, tmp_path)
     assert (finding is not None) == is_told

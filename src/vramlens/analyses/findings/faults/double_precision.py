@@ -42,8 +42,8 @@ def double_precision(scene: Scene) -> Iterator[Finding]:
     if largest in widened_rows:
         name = _input_of(scene, wide_inputs, largest)
         reason = (
-            f"{name} is in double precision, and what is computed with it is, too: it is twice as large"
-            " as what goes in"
+            f"{name} is in double precision, and what is computed with it is, too: it is twice as"
+            " large as what goes in"
         )
         remedy = f"convert {name} to single precision before it is registered (.float())"
     else:

@@ -62,9 +62,10 @@ def _in_vectors(scene: Scene, stepped: NDArray[np.int64]) -> Iterator[Finding]:
         bytes=size_bytes,
         place=scene.view.place_of_block(int(rows[-1])),
         evidence=(
-            f"each of its vectors is as long as all parameters that it was given: {format_size(vector_bytes)}",
-            f"{format_size(vector_bytes - idle_bytes)} of the parameters get gradients; for the others, LBFGS"
-            " keeps zeros",
+            "each of its vectors is as long as all parameters that it was given:"
+            f" {format_size(vector_bytes)}",
+            f"{format_size(vector_bytes - idle_bytes)} of the parameters get gradients; for the"
+            " others, LBFGS keeps zeros",
         ),
         fix=f"give LBFGS only what is trained: {_trained_only(scene, trained, idle)} (about"
         f" {format_size(size_bytes)} less, and as much of each vector to come)",

@@ -45,14 +45,14 @@ def idle_experts(scene: Scene) -> Iterator[Finding]:
         yield Finding(
             id="idle_experts",
             verdict=Verdict.LIKELY,
-            title=f"each {call['expert']} computes all of {call['rows']}, and another line picks from the"
-            f" results: {scene.part_of_heap(size_bytes)} of activations",
+            title=f"each {call['expert']} computes all of {call['rows']}, and another line picks"
+            f" from the results: {scene.part_of_heap(size_bytes)} of activations",
             bytes=size_bytes,
             place=place,
             evidence=(f"the line is {shown(failure.source[line])}",),
-            fix=f"if a router chooses a few for each row, give each {call['expert']} the rows that are its own,"
-            f" {call['expert']}({call['rows']}[mask]), and add up the results with index_add"
-            f" (up to {format_size(size_bytes)} less)",
+            fix=f"if a router chooses a few for each row, give each {call['expert']} the rows that"
+            f" are its own, {call['expert']}({call['rows']}[mask]), and add up the results with"
+            f" index_add (up to {format_size(size_bytes)} less)",
             extent=scene.extent(rows),
         )
         return

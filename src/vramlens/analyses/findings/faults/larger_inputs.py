@@ -66,8 +66,9 @@ def _finding(scene: Scene, growth: PassGrowth, rows: NDArray[np.int64], size_byt
 
 def _unevenness(batch: RowLengths) -> str:
     return (
-        f"the rows of the batch are uneven: a tensor has a number for each of its {batch.rows:,} rows, as lengths"
-        f" are, the largest {batch.longest:,}, {batch.total // batch.rows:,} on average"
+        f"the rows of the batch are uneven: a tensor has a number for each of its {batch.rows:,}"
+        f" rows, as lengths are, the largest {batch.longest:,}, {batch.total // batch.rows:,} on"
+        " average"
     )
 
 
@@ -75,21 +76,21 @@ def _fix(view: Attribution, growth: PassGrowth, size_bytes: int) -> str:
     saved = f"(up to {format_size(size_bytes)} less at the earlier size)"
     if not growth.is_of_same_call:
         return (
-            f"compute this pass in {math.ceil(growth.times - ALIKE)} or more pieces, each as large as"
-            " the earlier passes, and keep only the results: detached, or with a backward() for each"
-            f" piece where gradients are needed {saved}"
+            f"compute this pass in {math.ceil(growth.times - ALIKE)} or more pieces, each as large"
+            " as the earlier passes, and keep only the results: detached, or with a backward() for"
+            f" each piece where gradients are needed {saved}"
         )
     if has_batch_of_one(view):
         return f"cut or split what is too long {saved}"
     fix = (
-        "sort the samples by length, limit a batch by its padded size (samples x the longest) and shuffle the"
-        f" batches, or cut samples that are too long {saved}"
+        "sort the samples by length, limit a batch by its padded size (samples x the longest) and"
+        f" shuffle the batches, or cut samples that are too long {saved}"
     )
     if not growth.had_one_size:
         return fix
     return (
-        f"if batches are padded to their longest sample, {fix}; if larger inputs are intended, use a"
-        f" batch of 1/{math.ceil(growth.times - ALIKE)} of the samples for them"
+        f"if batches are padded to their longest sample, {fix}; if larger inputs are intended, use"
+        f" a batch of 1/{math.ceil(growth.times - ALIKE)} of the samples for them"
     )
 
 

@@ -57,9 +57,9 @@ def lbfgs_history(scene: Scene) -> Iterator[Finding]:
             if history.grows
             else "it keeps history_size pairs (100 by default)",
         ),
-        fix=f"pass history_size={advised} to LBFGS ({format_size(saved_bytes)} less): {fitting} pairs fit"
-        f" beside the {format_size(other_bytes)} that the rest took at most, and {advised} leave room for"
-        " what else grows; with fewer pairs it may take more iterations",
+        fix=f"pass history_size={advised} to LBFGS ({format_size(saved_bytes)} less): {fitting}"
+        f" pairs fit beside the {format_size(other_bytes)} that the rest took at most, and"
+        f" {advised} leave room for what else grows; with fewer pairs it may take more iterations",
         extent=scene.extent(history.rows),
     )
 

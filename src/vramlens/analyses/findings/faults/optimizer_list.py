@@ -59,8 +59,8 @@ def _foreach_list(scene: Scene, request: OutOfMemory) -> Iterator[Finding]:
             "beside it",
             f"{format_size(rest_bytes)} of the list were still to come",
         ),
-        fix=f"pass {form} to the optimizer{_without_foreach(form)}: it works without the list (up to"
-        f" {format_size(list_bytes)} less in its step)",
+        fix=f"pass {form} to the optimizer{_without_foreach(form)}: it works without the list (up"
+        f" to {format_size(list_bytes)} less in its step)",
     )
 
 
@@ -92,8 +92,9 @@ def _own_lists(scene: Scene) -> Iterator[Finding]:
         bytes=size_bytes,
         place=lists[0].place,
         evidence=(f"one of them: {scene.source_of(lists[0].place)}",),
-        fix="go through the parameters one at a time: compute the update of one, apply it, and go on to the"
-        f" next (about {format_size(size_bytes)} less, and as much for each list still to come)",
+        fix="go through the parameters one at a time: compute the update of one, apply it, and go"
+        f" on to the next (about {format_size(size_bytes)} less, and as much for each list still"
+        " to come)",
         recurs=True,
     )
 

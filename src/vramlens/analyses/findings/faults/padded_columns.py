@@ -40,15 +40,16 @@ def padded_columns(scene: Scene) -> Iterator[Finding]:
     yield Finding(
         id="padded_columns",
         verdict=Verdict.LIKELY,
-        title=f"the batch has {batch.columns:,} columns, and its longest row uses {batch.used_columns:,}:"
-        f" {scene.part_of_heap(saved_bytes)} are for padding",
+        title=f"the batch has {batch.columns:,} columns, and its longest row uses"
+        f" {batch.used_columns:,}: {scene.part_of_heap(saved_bytes)} are for padding",
         bytes=saved_bytes,
         place=scene.view.place_of_stack(request.stack),
         evidence=(
-            f"{batch.columns - batch.used_columns:,} columns of the batch of {batch.rows:,} rows hold one and"
-            " the same value in every row",
+            f"{batch.columns - batch.used_columns:,} columns of the batch of {batch.rows:,} rows"
+            " hold one and the same value in every row",
         ),
-        fix="pad each batch to its longest row instead of a fixed length (with a tokenizer of transformers"
+        fix="pad each batch to its longest row instead of a fixed length (with a tokenizer of"
+        " transformers"
         f' padding="longest" instead of "max_length"): up to {format_size(saved_bytes)} less',
         extent=scene.extent(rows),
     )

@@ -81,15 +81,16 @@ def repeated_masks(scene: Scene) -> Iterator[Finding]:
     yield Finding(
         id="repeated_masks",
         verdict=Verdict.LIKELY,
-        title=f"{count} layers build the mask or bias of their attention each, and hold {format_size(size_bytes)} in"
-        f" {shape} of one line",
+        title=f"{count} layers build the mask or bias of their attention each, and hold"
+        f" {format_size(size_bytes)} in {shape} of one line",
         bytes=saved_bytes,
         place=place,
         evidence=(
-            f"attention takes it in {base_name(taken.file)}:{taken.line}, and keeps it for the backward pass{more}",
+            f"attention takes it in {base_name(taken.file)}:{taken.line}, and keeps it for the"
+            f" backward pass{more}",
         ),
-        fix="build it once in each forward pass, before the first layer, and hand the same tensor to all layers: up to"
-        f" {format_size(saved_bytes)} less, and one for every layer to come",
+        fix="build it once in each forward pass, before the first layer, and hand the same tensor"
+        f" to all layers: up to {format_size(saved_bytes)} less, and one for every layer to come",
         extent=scene.extent(rows),
     )
 

@@ -41,17 +41,18 @@ def uneven_rows(scene: Scene) -> Iterator[Finding]:
     yield Finding(
         id="uneven_rows",
         verdict=Verdict.LIKELY,
-        title=f"the batch's {batch.rows:,} rows are padded to the longest, {batch.longest:,}, and only"
-        f" {100 * batch.total / padded:.0f}% of the padded batch is data: about"
+        title=f"the batch's {batch.rows:,} rows are padded to the longest, {batch.longest:,}, and"
+        f" only {100 * batch.total / padded:.0f}% of the padded batch is data: about"
         f" {scene.part_of_heap(saved_bytes)} are for padding",
         bytes=saved_bytes,
         place=scene.view.place_of_stack(request.stack),
         evidence=(
-            f"the rows have {batch.total:,} entries in all, {batch.total // batch.rows:,} on average",
+            f"the rows have {batch.total:,} entries in all, {batch.total // batch.rows:,} on"
+            " average",
         ),
-        fix="cut or leave out rows that are far longer than the others, or put rows of about one length into a"
-        " batch (sort by length, and limit a batch by its rows times its longest row): up to"
-        f" {format_size(saved_bytes)} less",
+        fix="cut or leave out rows that are far longer than the others, or put rows of about one"
+        " length into a batch (sort by length, and limit a batch by its rows times its longest"
+        f" row): up to {format_size(saved_bytes)} less",
         extent=scene.extent(rows),
     )
 

@@ -51,16 +51,18 @@ def unlabeled_positions(scene: Scene) -> Iterator[Finding]:
         id="unlabeled_positions",
         verdict=Verdict.LIKELY,
         title=f"{share:.0%} of the positions have no label, and logits are made for all:"
-        f" {format_size(saved_bytes)}{', with the request that failed,' if is_of_logits else ''} are for these",
+        f" {format_size(saved_bytes)}{', with the request that failed,' if is_of_logits else ''}"
+        " are for these",
         bytes=saved_bytes,
         place=scene.view.place_of_stack(request.stack),
         evidence=(
-            f"{labels.ignored:,} of the {positions:,} labels of the batch are -100, which the loss leaves out",
+            f"{labels.ignored:,} of the {positions:,} labels of the batch are -100, which the loss"
+            " leaves out",
         ),
         fix="make logits and the loss of the labeled positions only: keep = labels != -100, then"
-        " head(hidden[keep]), where hidden is what the model gives before its head; where it predicts the next"
-        " token, keep = labels[:, 1:] != -100 and hidden[:, :-1][keep]"
-        f" (up to {format_size(saved_bytes)} less)",
+        " head(hidden[keep]), where hidden is what the model gives before its head; where it"
+        " predicts the next token, keep = labels[:, 1:] != -100 and hidden[:, :-1][keep] (up to"
+        f" {format_size(saved_bytes)} less)",
         extent=scene.extent(rows),
     )
 

@@ -53,9 +53,11 @@ def unstepped_parameters(scene: Scene) -> Iterator[Finding]:
         evidence=(
             f"{format_size(int(parameter_sizes.sum()))} of parameters require gradients, and no"
             f" optimizer changes them: {first_of(modules, _MOST_MODULES)}",
-            "leaving parameters out of the optimizer, or a learning rate of 0, does not freeze them",
+            "leaving parameters out of the optimizer, or a learning rate of 0, does not freeze"
+            " them",
         ),
-        fix=f"unless their gradients are used, {_freeze(modules)} (about {format_size(size_bytes)} less)",
+        fix=f"unless their gradients are used, {_freeze(modules)} (about {format_size(size_bytes)}"
+        " less)",
         extent=scene.extent(rows),
     )
 
@@ -101,6 +103,6 @@ def _freeze(modules: tuple[str, ...]) -> str:
     if len(modules) <= _MOST_MODULES:
         return f"call requires_grad_(False) on {', '.join(modules)}"
     return (
-        "call requires_grad_(False) on the model before the parts that are trained are added to it, or on"
-        " each parameter that the optimizer does not have"
+        "call requires_grad_(False) on the model before the parts that are trained are added to"
+        " it, or on each parameter that the optimizer does not have"
     )

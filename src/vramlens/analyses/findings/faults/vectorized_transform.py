@@ -23,8 +23,8 @@ _OF_EACH_SAMPLE = (
     " torch.func.vmap(torch.func.jacrev(f)) over the samples"
 )
 _OF_FEW_INPUTS = (
-    "where f has fewer inputs than outputs, torch.func.jacfwd(f), with a pass for each input instead of each"
-    " output"
+    "where f has fewer inputs than outputs, torch.func.jacfwd(f), with a pass for each input"
+    " instead of each output"
 )
 _DERIVATIVE = re.compile(r"torch[/\\]_functorch[/\\]eager_transforms\.py:")
 """Inside of a vmap: then the transform has its own backward pass, and each chunk gives its memory back."""
@@ -70,8 +70,8 @@ def vectorized_transform(scene: Scene) -> Iterator[Finding]:
     yield Finding(
         id="vectorized_transform",
         verdict=transform.verdict,
-        title=f"{transform.name} computes all at once: {format_size(size_bytes)}, with the request that"
-        " failed",
+        title=f"{transform.name} computes all at once: {format_size(size_bytes)}, with the request"
+        " that failed",
         bytes=size_bytes,
         place=scene.view.place_of_block(newest),
         evidence=("memory ran out inside of it",),
@@ -114,8 +114,8 @@ def _vmap_over(texts: Sequence[str]) -> _Transform:
     return _Transform(
         _VMAP,
         "torch.func.vmap",
-        f"if no backward pass follows, pass chunk_size=N to vmap, {_CHUNK}. If one follows, it needs the"
-        " graphs of all chunks",
+        f"if no backward pass follows, pass chunk_size=N to vmap, {_CHUNK}. If one follows, it"
+        " needs the graphs of all chunks",
         Verdict.POSSIBLE,
     )
 

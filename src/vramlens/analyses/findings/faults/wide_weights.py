@@ -71,8 +71,8 @@ def _remedy(scene: Scene, rows: NDArray[np.int64]) -> str:
     is_cast = scene.trace.stacks.within(_CASTS, scene.device.allocations.stack[rows])
     if 2 * is_cast.sum() > len(rows):
         return (
-            "leave prepare_model_for_kbit_training out where the model is not quantized: it converts all"
-            " weights to float32, and get_peft_model freezes them without it"
+            "leave prepare_model_for_kbit_training out where the model is not quantized: it"
+            " converts all weights to float32, and get_peft_model freezes them without it"
         )
     return (
         "load the weights in bfloat16 (dtype=torch.bfloat16 for from_pretrained; else"

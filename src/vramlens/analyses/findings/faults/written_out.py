@@ -71,7 +71,8 @@ def attention_written_out(scene: Scene) -> Iterator[Finding]:
         bytes=alive_bytes + asked_bytes,
         place=scene.view.place_of_block(largest),
         evidence=(f"the largest is {matrices[largest]}{asks}",),
-        fix=f"{condition}{_remedy(scene, largest)}: up to {format_size(alive_bytes + asked_bytes)} less",
+        fix=f"{condition}{_remedy(scene, largest)}: up to {format_size(alive_bytes + asked_bytes)}"
+        " less",
         extent=scene.extent(matrix_rows),
     )
 

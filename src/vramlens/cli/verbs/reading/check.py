@@ -104,7 +104,8 @@ def run(arguments: argparse.Namespace) -> int:
 def _refuse_contradictions(arguments: argparse.Namespace) -> None:
     if arguments.update and (arguments.baseline is not None or arguments.format != "text"):
         raise UsageError(
-            "--update takes no --baseline and no --format: it rewrites the budget and says what changed"
+            "--update takes no --baseline and no --format: it rewrites the budget and says what"
+            " changed"
         )
     if arguments.update and arguments.cards:
         raise UsageError("--update takes no --cards: a card's memory is a limit that you set")

@@ -45,7 +45,8 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--fail",
         action="store_true",
-        help="exit with 1 if it got worse: it fails now, the peak rose, it grows, or that is unknown",
+        help="exit with 1 if it got worse: it fails now, the peak rose, it grows, or that is"
+        " unknown",
     )
     parser.add_argument(
         "--tolerance",
@@ -99,8 +100,8 @@ def _sides(arguments: argparse.Namespace) -> tuple[tuple[str, ...], tuple[str, .
     if before and after and not files:
         return tuple(before), tuple(after)
     raise UsageError(
-        "diff takes two recordings: vramlens diff before.vram after.vram; with repeated runs: vramlens diff --before"
-        " a.vram b.vram --after c.vram d.vram"
+        "diff takes two recordings: vramlens diff before.vram after.vram; with repeated runs:"
+        " vramlens diff --before a.vram b.vram --after c.vram d.vram"
     )
 
 

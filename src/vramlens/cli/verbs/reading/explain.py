@@ -61,8 +61,8 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         "--by",
         choices=(*_GROUPINGS, "operator", "shape"),
         metavar="GROUP",
-        help="what to group memory by: line, code, module, category, phase, region or stack (default: line); of a"
-        " trace, what to group operators by: operator, shape or line",
+        help="what to group memory by: line, code, module, category, phase, region or stack"
+        " (default: line); of a trace, what to group operators by: operator, shape or line",
     )
     parser.add_argument(
         "--sort",

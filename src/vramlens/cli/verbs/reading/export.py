@@ -51,7 +51,8 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         "sources",
         nargs="+",
         metavar="FILE",
-        help="a recording or a PyTorch memory snapshot, - reads standard input; for a lake, files and folders",
+        help="a recording or a PyTorch memory snapshot, - reads standard input; for a lake, files"
+        " and folders",
     )
     parser.add_argument(
         "--to",
@@ -89,7 +90,8 @@ def run(arguments: argparse.Namespace) -> int:
     target: str | None = arguments.to
     if target is None:
         raise UsageError(
-            f"export: --to is missing: one of {', '.join(_NAMES)}, or a folder for a lake: --to lake/"
+            f"export: --to is missing: one of {', '.join(_NAMES)}, or a folder for a lake: --to"
+            " lake/"
         )
     if target in _NAMES:
         for option in ("run", "workers"):
@@ -225,7 +227,8 @@ def _export_lake(arguments: argparse.Namespace) -> int:
         raise OutputError(f"{root}: {(error.strerror or str(error)).lower()}") from None
     if not exported.ranks:
         raise InputError(
-            f"{root}: nothing was written: {'; '.join(exported.notes[:2]) or 'no rank could be read'}"
+            f"{root}: nothing was written:"
+            f" {'; '.join(exported.notes[:2]) or 'no rank could be read'}"
         )
     write_stdout(_lake_words(exported, root))
     return 0

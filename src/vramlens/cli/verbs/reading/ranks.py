@@ -51,8 +51,9 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         "paths",
         nargs="+",
         metavar="PATH",
-        help="the ranks' recordings, PyTorch snapshots and NCCL flight records, or folders of them; one recording of"
-        " several GPUs is compared device by device; or a lake that 'vramlens export' wrote",
+        help="the ranks' recordings, PyTorch snapshots and NCCL flight records, or folders of"
+        " them; one recording of several GPUs is compared device by device; or a lake that"
+        " 'vramlens export' wrote",
     )
     parser.add_argument("--run", metavar="ID", help="for a lake: which run (default: the only one)")
     parser.add_argument(
@@ -82,8 +83,8 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--fail",
         action="store_true",
-        help="exit with 1 if a rank failed, a difference or a shared leak is proven or likely, or a rank cannot be"
-        " judged",
+        help="exit with 1 if a rank failed, a difference or a shared leak is proven or likely, or"
+        " a rank cannot be judged",
     )
     add_forms(parser, "json")
     parser.add_argument(

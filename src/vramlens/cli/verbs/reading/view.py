@@ -36,9 +36,9 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         "files",
         nargs="*",
         metavar="FILE",
-        help="a recording, a PyTorch memory snapshot or a profiler trace; two are compared, more are shown side "
-        "by side (rank*.vram); NCCL flight records of the ranks can be added, or a folder with "
-        "all of them",
+        help="a recording, a PyTorch memory snapshot or a profiler trace; two are compared, more"
+        " are shown side by side (rank*.vram); NCCL flight records of the ranks can be added, or a"
+        " folder with all of them",
     )
     parser.add_argument(
         "-o",
@@ -49,8 +49,8 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--empty",
         action="store_true",
-        help="write a page without a recording: it opens the files that are dropped onto it, on any machine with a "
-        "browser (needs -o)",
+        help="write a page without a recording: it opens the files that are dropped onto it, on"
+        " any machine with a browser (needs -o)",
     )
     add_device(parser, default="all")
     parser.add_argument(

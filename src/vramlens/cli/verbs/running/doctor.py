@@ -41,8 +41,8 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--nccl",
         action="store_true",
-        help="instead, check NCCL on this node's GPUs: all-reduce and other collectives, their values,"
-        " bandwidth and memory",
+        help="instead, check NCCL on this node's GPUs: all-reduce and other collectives, their"
+        " values, bandwidth and memory",
     )
     parser.add_argument(
         "--switches", action="store_true", help="list the debug switches: what each does and costs"

@@ -55,8 +55,8 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         "-o",
         "--output",
         metavar="PATH",
-        help="a .vram file, or a folder, which gets SCRIPT-PID.vram, or rank00003.vram under torchrun"
-        " (default: the current folder)",
+        help="a .vram file, or a folder, which gets SCRIPT-PID.vram, or rank00003.vram under"
+        " torchrun (default: the current folder)",
     )
     when = parser.add_mutually_exclusive_group()
     when.add_argument(
@@ -72,7 +72,8 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         "--max-events",
         type=_count,
         metavar="N",
-        help="keep the last N events of each device (default: what fits in 1 GiB or 2%% of the machine's memory)",
+        help="keep the last N events of each device (default: what fits in 1 GiB or 2%% of the"
+        " machine's memory)",
     )
     add_redact(parser)
     parser.add_argument(
@@ -81,8 +82,9 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--leaks",
         action="store_true",
-        help="report at the end what grew with the steps and what keeps it; the exit code stays the "
-        "program's (in CI: vramlens leaks --fail on a recording, or vramlens.no_leaks in a test)",
+        help="report at the end what grew with the steps and what keeps it; the exit code stays"
+        " the program's (in CI: vramlens leaks --fail on a recording, or vramlens.no_leaks in a"
+        " test)",
     )
     parser.add_argument(
         "--restart-on-oom",
@@ -154,7 +156,8 @@ def _refuse_beside_profile(arguments: argparse.Namespace) -> None:
         )
     if is_redaction_wanted(arguments.redact):
         raise UsageError(
-            "run: a profiler trace cannot be redacted: use either --profile, or --redact (VRAMLENS_REDACT)"
+            "run: a profiler trace cannot be redacted: use either --profile, or --redact"
+            " (VRAMLENS_REDACT)"
         )
     if (arguments.output or "").endswith((".vram", ".json")):
         raise UsageError(

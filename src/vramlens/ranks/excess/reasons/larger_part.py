@@ -58,18 +58,18 @@ def _why_no_batch(larger: Sequence[LineExcess], rank: RankSummary, usual: Usual)
     if divided is not None:
         parameters, times = divided
         return (
-            f"the parameters of {parameters.place} are {times:.2f}x the size, too, so it is not a larger"
-            " batch"
+            f"the parameters of {parameters.place} are {times:.2f}x the size, too, so it is not a"
+            " larger batch"
         )
     if _is_kept(rank, usual):
         kept_bytes, more_bytes = _kept_of_more(rank, usual)
         return (
-            f"{format_size(kept_bytes)} of the {format_size(more_bytes)} more stay from one step to the next,"
-            " so it is not a larger batch"
+            f"{format_size(kept_bytes)} of the {format_size(more_bytes)} more stay from one step"
+            " to the next, so it is not a larger batch"
         )
     return (
-        f"what is built before the first step is {_factor(larger):.2f}x the size, too, and nothing is"
-        " trained, so it is not a larger batch"
+        f"what is built before the first step is {_factor(larger):.2f}x the size, too, and nothing"
+        " is trained, so it is not a larger batch"
     )
 
 

@@ -34,8 +34,8 @@ def whole_copy_differences(beside: RankAgainstPeers) -> list[RankDifference]:
         return []
     size_bytes, place = largest.at_peak_bytes, largest.line.place
     evidence = [
-        f"{count:,} tensors, as many as the model has parameters, hold {format_size(size_bytes)}; this rank's"
-        f" part of the parameters is {format_size(part_bytes)}",
+        f"{count:,} tensors, as many as the model has parameters, hold {format_size(size_bytes)};"
+        f" this rank's part of the parameters is {format_size(part_bytes)}",
         beside.part_of_peak(size_bytes),
     ]
     return [

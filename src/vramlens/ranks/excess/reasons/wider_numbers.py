@@ -51,8 +51,8 @@ def words_of_wider(larger: Sequence[LineExcess], rank: RankSummary, usual: Usual
     if makes_fewer(larger):
         own_count, usual_count = _allocations(larger)
         words.append(
-            f"{own_count:,} tensors at these lines; its peers: {usual_count:,}, with the copies that"
-            " autocast makes"
+            f"{own_count:,} tensors at these lines; its peers: {usual_count:,}, with the copies"
+            " that autocast makes"
         )
     return words
 

@@ -92,8 +92,8 @@ def _difference(rank: RankSummary, twice: Sequence[_Twice], more_bytes: int) -> 
             f"{largest.wide.count:,} parameters of {largest.wide.modules} take"
             f" {format_size(largest.wide.bytes)}; as many of {largest.narrow.modules} on its peers"
             f" {format_size(largest.narrow.bytes)}, half as much",
-            f"they are {largest.wide.dtype}, those of the peers {largest.narrow.dtype}; so are all {len(twice)} groups"
-            " of parameters that have the same names there",
+            f"they are {largest.wide.dtype}, those of the peers {largest.narrow.dtype}; so are all"
+            f" {len(twice)} groups of parameters that have the same names there",
         ),
         fix=fix_of(WIDER_PARAMETERS, None, more_bytes),
     )

@@ -128,10 +128,12 @@ def _finding(
         place=place,
         evidence=(
             "a size of 1 is repeated for each entry of the other tensor",
-            "where row by row was meant, the result is wrong as well, and that of smaller batches was",
+            "where row by row was meant, the result is wrong as well, and that of smaller batches"
+            " was",
         ),
-        fix="if the two are meant row by row, give both one shape: squeeze(-1) the column, or unsqueeze(-1) the"
-        f" other ({format_size(one_shape_bytes)} then); if all pairs are wanted, compute them in blocks of rows",
+        fix="if the two are meant row by row, give both one shape: squeeze(-1) the column, or"
+        f" unsqueeze(-1) the other ({format_size(one_shape_bytes)} then); if all pairs are wanted,"
+        " compute them in blocks of rows",
     )
 
 

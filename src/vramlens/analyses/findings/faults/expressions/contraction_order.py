@@ -80,15 +80,15 @@ def contraction_order(scene: Scene) -> Iterator[Finding]:
     yield Finding(
         id="contraction_order",
         verdict=Verdict.LIKELY,
-        title=f"{shown(ast.unparse(chain.first))} makes {format_size(chain.size_bytes)} of factors of at most"
-        f" {format_size(chain.operand_bytes)}, before the next factor makes it smaller",
+        title=f"{shown(ast.unparse(chain.first))} makes {format_size(chain.size_bytes)} of factors"
+        f" of at most {format_size(chain.operand_bytes)}, before the next factor makes it smaller",
         bytes=size_bytes,
         place=chain.place,
         evidence=(f"{shown(ast.unparse(chain.second))} takes the large one in{more}{turns}",),
-        fix=f"if nothing else uses it, contract in another order: {_other_order(chain)}; or go over one index of the"
-        " result, and contract a slice at a time; torch.einsum of all factors finds such an order where opt_einsum is"
-        " installed"
-        f" (up to {format_size(size_bytes)} less)",
+        fix=f"if nothing else uses it, contract in another order: {_other_order(chain)}; or go"
+        " over one index of the result, and contract a slice at a time; torch.einsum of all"
+        " factors finds such an order where opt_einsum is installed (up to"
+        f" {format_size(size_bytes)} less)",
         extent=scene.extent(chain.rows),
     )
 

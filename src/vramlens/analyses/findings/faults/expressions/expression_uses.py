@@ -86,29 +86,30 @@ _USES = (
     _of(
         r"\bone_hot\(|\beye\([^()]*\)\[",
         "makes a number for each class of each entry",
-        "use the class numbers themselves: scatter_add_ into zeros for counts, gather to pick entries,"
-        " cross_entropy for a loss, an embedding for a product",
+        "use the class numbers themselves: scatter_add_ into zeros for counts, gather to pick"
+        " entries, cross_entropy for a loss, an embedding for a product",
         stays=True,
     ),
     _of(
         r"\beinsum\([^,]*[\"'][^\"',]*,[^\"',]*,[^\"']*[\"']",
-        "multiplies its operands from left to right, and the first two may make far more than the result",
-        "install opt_einsum, which torch.einsum then uses to find the order that makes least; or write it as"
-        " products of two, those that add up the longest index first",
+        "multiplies its operands from left to right, and the first two may make far more than the"
+        " result",
+        "install opt_einsum, which torch.einsum then uses to find the order that makes least; or"
+        " write it as products of two, those that add up the longest index first",
     ),
     _of(
         r"\.expand(?:_as)?\([^()]*\)\.(?:contiguous|clone|reshape)\(",
         "writes out what expand() had made a view of",
-        "leave it a view where what follows takes it as it is: products and sums do (a view with the sizes"
-        " split, x[:, None], instead of a reshape)",
+        "leave it a view where what follows takes it as it is: products and sums do (a view with"
+        " the sizes split, x[:, None], instead of a reshape)",
         stays=True,
     ),
     _of(
         r"\brepeat_interleave\(|\.repeat\(|\.tile\(|\btorch\.tile\(",
         "copies what it repeats",
-        "use expand(), a view, where what follows takes it as it is (cat, reshape and contiguous copy it"
-        " after all); else repeat later, what is smaller: a layer's output instead of its input, what leaves"
-        " a cache instead of what goes in",
+        "use expand(), a view, where what follows takes it as it is (cat, reshape and contiguous"
+        " copy it after all); else repeat later, what is smaller: a layer's output instead of its"
+        " input, what leaves a cache instead of what goes in",
         stays=True,
         # It repeats rows, and what follows has as many. Along other dimensions sizes tell nothing.
         spreads=re.compile(r"\brepeat_interleave\([^()]*(?:dim\s*=\s*0|,\s*0)\s*\)"),
@@ -116,9 +117,9 @@ _USES = (
     _of(
         r"\binterpolate\(|\bresize\(|\.upsample\w*\(",
         "makes all samples at their new size at once",
-        "if a layer without neighbors follows (a 1x1 convolution, a linear layer), apply it before, to the"
-        " smaller maps; if only some of the result is used, such as its argmax, do it for one sample (or a few)"
-        " at a time, and keep only that",
+        "if a layer without neighbors follows (a 1x1 convolution, a linear layer), apply it"
+        " before, to the smaller maps; if only some of the result is used, such as its argmax, do"
+        " it for one sample (or a few) at a time, and keep only that",
         stays=True,
         least_share=0.5,  # a decoder that resizes its maps needs them
         for_graph=True,
@@ -126,14 +127,16 @@ _USES = (
     _of(
         r"[\[(]\s*(?:copy\.)?deepcopy\([^()]*\)\s+for\b",
         "makes all copies before the first is used",
-        "make each copy in the loop that uses it, so that one is alive at a time; keep what is computed with it",
+        "make each copy in the loop that uses it, so that one is alive at a time; keep what is"
+        " computed with it",
         stays=True,
     ),
     _of(
         r"\bdeepcopy\(",
         "copies all that it is given, on the GPU",
-        "if the copy is a reference beside adapters, leave it out: switch the adapters off while it is asked (PEFT:"
-        " disable_adapter()); if it is kept to be restored or averaged, keep its state_dict on the CPU",
+        "if the copy is a reference beside adapters, leave it out: switch the adapters off while"
+        " it is asked (PEFT: disable_adapter()); if it is kept to be restored or averaged, keep"
+        " its state_dict on the CPU",
         stays=True,
     ),
     _of(
@@ -145,17 +148,19 @@ _USES = (
     _of(
         r"\b(?:nonzero|argwhere)\((?!.*as_tuple\s*=\s*True)",
         "makes a number of 64 bits for each dimension of each entry that is not zero",
-        "for a bounding box, ask each axis first whether it has any (mask.any(dim=...)), and take nonzero() of these;"
-        " to count, mask.sum(); to pick, x[mask]; of a list of edges, keep .to(torch.int32)",
+        "for a bounding box, ask each axis first whether it has any (mask.any(dim=...)), and take"
+        " nonzero() of these; to count, mask.sum(); to pick, x[mask]; of a list of edges, keep"
+        " .to(torch.int32)",
         stays=True,
     ),
     _of(
         r"\b(?:bmm|matmul|mm)\(\s*([\w.]+)\.(?:transpose\([^()]*\)|t\(\)|m?T),\s*\1\s*\)"
         r"|\b([\w.]+)\.(?:transpose\([^()]*\)|t\(\)|m?T)\s*@\s*\2\b(?!\.)",
         "makes a number for each pair of its columns",
-        "if a row is a feature and the columns are samples or pixels, as for the Gram matrix of a style loss, multiply"
-        " in the other order: x @ x.transpose(-1, -2) has a number for each pair of rows; if these pairs are what is"
-        " wanted (normal equations), add them up over a part of the rows at a time",
+        "if a row is a feature and the columns are samples or pixels, as for the Gram matrix of a"
+        " style loss, multiply in the other order: x @ x.transpose(-1, -2) has a number for each"
+        " pair of rows; if these pairs are what is wanted (normal equations), add them up over a"
+        " part of the rows at a time",
         stays=True,
     ),
     _of(
@@ -168,49 +173,52 @@ _USES = (
     _of(
         r"\bkron\(",
         "writes out each entry of one matrix times the whole other one",
-        "keep the two matrices and apply each on its side: torch.kron(a, b) @ x.flatten() is"
-        " (a @ x @ b.T).flatten(), and the sum torch.kron(d, eye) + torch.kron(eye, d) applied to it is that of"
-        " d @ x + x @ d.T",
+        "keep the two matrices and apply each on its side: torch.kron(a, b) @ x.flatten() is (a @"
+        " x @ b.T).flatten(), and the sum torch.kron(d, eye) + torch.kron(eye, d) applied to it is"
+        " that of d @ x + x @ d.T",
         stays=True,
     ),
     _of(
         rf"(?:^|[(,])\s*{_WEIGHT}\s*\+\s*(?:[\w.]+\s*\*\s*)?\(?\s*[\w.]+\s*@",
         "makes a new matrix as large as the weight",
-        "apply the factors to the activations instead, and add the results: F.linear(x, weight) + scale *"
-        " F.linear(F.linear(x, a), b) is x with weight + scale * (b @ a)",
+        "apply the factors to the activations instead, and add the results: F.linear(x, weight) +"
+        " scale * F.linear(F.linear(x, a), b) is x with weight + scale * (b @ a)",
         stays=True,
     ),
     _of(
         r"\bblock_diag\(",
         "writes out the zeros between the blocks",
-        "keep the blocks beside each other, torch.stack(blocks), and multiply them as a batch: blocks @ x.view(n,"
-        " size, 1)",
+        "keep the blocks beside each other, torch.stack(blocks), and multiply them as a batch:"
+        " blocks @ x.view(n, size, 1)",
         stays=True,
     ),
     _of(
         r"\b(?:F|functional)\.unfold\(",
         "copies each pixel once for each place of the kernel that it has",
-        "if a product with weights follows, it is a convolution: F.conv2d(x, weight.view(-1, channels, k, k)); for"
-        " a mean, F.avg_pool2d; else do it for one sample (or a few) at a time",
+        "if a product with weights follows, it is a convolution: F.conv2d(x, weight.view(-1,"
+        " channels, k, k)); for a mean, F.avg_pool2d; else do it for one sample (or a few) at a"
+        " time",
         stays=True,
     ),
     _of(
         r"\bfft\.fft[2n]?\(",
         "makes a complex number for every frequency",
-        "of real numbers half of these mirror the others: torch.fft.rfft, rfft2 or rfftn makes that half, and irfft"
-        " goes back; of complex ones, do it for one sample (or a few) at a time",
+        "of real numbers half of these mirror the others: torch.fft.rfft, rfft2 or rfftn makes"
+        " that half, and irfft goes back; of complex ones, do it for one sample (or a few) at a"
+        " time",
     ),
     _of(
         r"\b(?:tril|triu)\(\s*torch\.(?:ones|full)\(",
         "makes a mask of all pairs of positions",
-        "for causal attention pass is_causal=True to F.scaled_dot_product_attention, which needs no mask",
+        "for causal attention pass is_causal=True to F.scaled_dot_product_attention, which needs"
+        " no mask",
         stays=True,
     ),
     _of(
         r"\b(?:F|functional)\.leaky_relu\(",
         "keeps its input for the backward pass, beside its result, which the next layer keeps",
-        "pass inplace=True: the backward pass then takes the result alone (not where the input itself is used"
-        " again)",
+        "pass inplace=True: the backward pass then takes the result alone (not where the input"
+        " itself is used again)",
         r"inplace\s*=\s*True",
         stays=True,
         least_share=0.4,
@@ -225,15 +233,16 @@ _USES = (
     _of(
         r"\bto_dense_adj\((?!.*batch)",
         "makes one matrix of all nodes",
-        "if it is a batch of graphs, pass the batch vector: to_dense_adj(edge_index, batch) makes a small matrix for"
-        " each; or leave the edges as they are, in a list (GCNConv, a sparse product)",
+        "if it is a batch of graphs, pass the batch vector: to_dense_adj(edge_index, batch) makes"
+        " a small matrix for each; or leave the edges as they are, in a list (GCNConv, a sparse"
+        " product)",
         stays=True,
     ),
     _of(
         r"\+\s*(?:[\w.]+(?:e-\d+)?\s*\*\s*)?torch\.eye\(",
         "makes a square matrix for a diagonal, and a copy of the sum",
-        "add to the diagonal in place: x.diagonal(dim1=-2, dim2=-1).add_(…), of a clone where the backward pass needs"
-        " x",
+        "add to the diagonal in place: x.diagonal(dim1=-2, dim2=-1).add_(…), of a clone where the"
+        " backward pass needs x",
     ),
     _of(
         r"\b(?:diag_embed|torch\.diag|torch\.eye)\(",
@@ -244,38 +253,39 @@ _USES = (
     _of(
         rf"{_WITH_AXIS}\s*-\s*{_WITH_AXIS}",
         "makes the difference of each pair in every column",
-        "for distances call torch.cdist (and square its result for squared ones), which makes one number per pair; if"
-        " only some pairs are used (those of"
-        " a diagonal), compute these; or take a part of the rows at a time",
+        "for distances call torch.cdist (and square its result for squared ones), which makes one"
+        " number per pair; if only some pairs are used (those of a diagonal), compute these; or"
+        " take a part of the rows at a time",
         stays=True,
     ),
     _of(
         r"\b([\w.]+)\s*@\s*\1\.(?:t\(\)|m?T\b)",
         "makes a number for each pair of its rows",
-        "if only some pairs are used, compute these: (x[i] * x[j]).sum(-1); if x has more rows than columns and is"
-        " multiplied on, take the product of its columns: (x @ x.T) @ x is x @ (x.T @ x), and Newton-Schulz"
-        " iterations (Muon) work on the transpose of a tall matrix; else take a part of the rows at a time",
+        "if only some pairs are used, compute these: (x[i] * x[j]).sum(-1); if x has more rows"
+        " than columns and is multiplied on, take the product of its columns: (x @ x.T) @ x is x @"
+        " (x.T @ x), and Newton-Schulz iterations (Muon) work on the transpose of a tall matrix;"
+        " else take a part of the rows at a time",
         r"softmax",
     ),
     _of(
         r"\b([\w.]+)\s*@\s*\1\b(?!\.)",
         "multiplies a square matrix by itself",
-        "if it is x @ x.T of an x with more rows than columns, take the product of its columns: (x @ x.T) @ x is"
-        " x @ (x.T @ x), and Newton-Schulz iterations (Muon) work on the transpose of a tall matrix; if a vector or"
-        " a thin matrix follows, multiply that twice: a @ (a @ v)",
+        "if it is x @ x.T of an x with more rows than columns, take the product of its columns: (x"
+        " @ x.T) @ x is x @ (x.T @ x), and Newton-Schulz iterations (Muon) work on the transpose"
+        " of a tall matrix; if a vector or a thin matrix follows, multiply that twice: a @ (a @ v)",
     ),
     _of(
         rf"{_WITH_AXIS}\s*(?:[<>]=?|[!=]=)\s*{_WITH_AXIS}",
         "compares each entry of one with each of the other",
-        "to count or to rank, sort one side and ask torch.searchsorted (an AUC is a sum of ranks); for equal"
-        " entries torch.isin or torch.unique; else compare a part of the rows at a time",
+        "to count or to rank, sort one side and ask torch.searchsorted (an AUC is a sum of ranks);"
+        " for equal entries torch.isin or torch.unique; else compare a part of the rows at a time",
         stays=True,
     ),
     _of(
         r"@\s*[\w.]+(?:\[[^\]]*\])?\.(?:t\(\)|T\b)",
         "makes a number for each row with each other one",
-        "for a diagonal or listed pairs compute (x[i] * y[j]).sum(-1); for the best of each row, or its rank, take"
-        " a part of the rows at a time and keep only that",
+        "for a diagonal or listed pairs compute (x[i] * y[j]).sum(-1); for the best of each row,"
+        " or its rank, take a part of the rows at a time and keep only that",
         r"softmax|transpose",
     ),
     _of(
@@ -283,7 +293,8 @@ _USES = (
         rf"|\b(?:normalize|softmax|tanh|sigmoid|dropout|layer_norm)\(\s*{_WEIGHT}\b[^()]*\)"
         r"\[(?!None\b|-?\d+\])[^\[\]:]+\]",
         "computes the whole table, of which rows are picked after it",
-        "look the rows up first, and compute on those alone: F.normalize(F.embedding(ids, weight), dim=-1)",
+        "look the rows up first, and compute on those alone: F.normalize(F.embedding(ids, weight),"
+        " dim=-1)",
         stays=True,
         least_share=0.4,
         in_backward=True,
@@ -291,15 +302,17 @@ _USES = (
     _of(
         r"(?:unsqueeze\(0\)|\[None\b[^\]]*\])\.masked_fill\(.*\)\.(?:logsumexp|sum)\(",
         "makes a number for each pair of rows, to leave out some of them",
-        "if the mask is an order (who is still at risk in a Cox model: time[j] >= time[i]), sort the rows once and"
-        " take torch.logcumsumexp (cumsum of sums), which needs no pairs; else take a part of the rows at a time",
+        "if the mask is an order (who is still at risk in a Cox model: time[j] >= time[i]), sort"
+        " the rows once and take torch.logcumsumexp (cumsum of sums), which needs no pairs; else"
+        " take a part of the rows at a time",
         stays=True,
     ),
     _of(
         r"\blog_softmax\(|\blogsumexp\(",
         "makes a number for each class of each row",
-        "make logits only where they count (with transformers, logits_to_keep=N for the last N positions), and"
-        " take the loss of a part of the rows at a time; to pick one class a row, F.cross_entropy(...,"
+        "make logits only where they count (with transformers, logits_to_keep=N for the last N"
+        " positions), and take the loss of a part of the rows at a time; to pick one class a row,"
+        " F.cross_entropy(...,"
         ' reduction="none") keeps one tensor less',
     ),
     _of(
@@ -310,38 +323,41 @@ _USES = (
     _of(
         r"\btorch\.(?:zeros|full|empty)\(\s*\(?([\w.]+),\s*\1\b(?!\s*,\s*[\w.]+\s*[,)])",
         "makes a square matrix whole, its zeros too",
-        "if most of it stays zero, as in an adjacency matrix, make it sparse: torch.sparse_coo_tensor(index,"
-        " values, size), or add over its entries with index_add_; else compute a part of the rows at a time",
+        "if most of it stays zero, as in an adjacency matrix, make it sparse:"
+        " torch.sparse_coo_tensor(index, values, size), or add over its entries with index_add_;"
+        " else compute a part of the rows at a time",
         r"device\s*=\s*[\"']cpu[\"']",
     ),
     _of(
         r"\btorch\.(?:zeros|ones|empty|full)\(",
         "is made whole on the GPU before it is filled",
         'make it on the CPU (device="cpu") and move each piece, and what is computed with it, there'
-        " (`.cpu()`); or make it as large as one piece needs, or of a smaller type (torch.uint8 for pixels)",
+        " (`.cpu()`); or make it as large as one piece needs, or of a smaller type (torch.uint8"
+        " for pixels)",
         r"device\s*=\s*[\"']cpu[\"']",
     ),
     _of(
         r"\btorch\.stack\(",
         "copies what it puts together",
-        "if a sum or a mean of the parts follows, weighted or not, add them up one after the other: sum(w * part"
-        " for w, part in zip(weights, parts)); else move the parts to the CPU first, or write each into one"
-        " tensor that is made beforehand",
+        "if a sum or a mean of the parts follows, weighted or not, add them up one after the"
+        " other: sum(w * part for w, part in zip(weights, parts)); else move the parts to the CPU"
+        " first, or write each into one tensor that is made beforehand",
         stays=True,
         least_share=0.4,
     ),
     _of(
         r"\btorch\.(?:cat|concat)\(\s*[\[(]\s*self\.[\w.]+(?:\[[^\]]*\])?\s*,",
         "copies all that is there to add a piece",
-        "make it once, as long as it will get, and write each piece to its place (cache[:, :, n : n + 1] = k); keep"
-        " in it what cannot be made again, such as keys before they are repeated for all heads",
+        "make it once, as long as it will get, and write each piece to its place (cache[:, :, n :"
+        " n + 1] = k); keep in it what cannot be made again, such as keys before they are repeated"
+        " for all heads",
     ),
     _of(
         r"\btorch\.(?:cat|concat|hstack|vstack)\(",
         "copies what it puts together",
-        "if a product with a weight follows, split the weight: cat([a, b]) @ w is a @ w[:n] + b @ w[n:]; if a"
-        " sum over the columns follows, as in x @ x.T, add up those of the parts; else move the parts to the CPU"
-        " first, or write each into one tensor that is made beforehand",
+        "if a product with a weight follows, split the weight: cat([a, b]) @ w is a @ w[:n] + b @"
+        " w[n:]; if a sum over the columns follows, as in x @ x.T, add up those of the parts; else"
+        " move the parts to the CPU first, or write each into one tensor that is made beforehand",
         stays=True,
         least_share=0.4,  # layers of a network put maps together, too
     ),
@@ -355,34 +371,36 @@ _USES = (
     _of_rows(
         rf"^(?:{_ROWS})\s*\*|\*\s*(?:{_ROWS})$",
         "copies one row for each index, to multiply it",
-        "if the products are then summed over another index (index_add, scatter_add, a layer's aggregate),"
-        " a sparse product does both without them: torch.sparse.mm(adjacency, x); else do a part of the"
-        " index at a time",
+        "if the products are then summed over another index (index_add, scatter_add, a layer's"
+        " aggregate), a sparse product does both without them: torch.sparse.mm(adjacency, x); else"
+        " do a part of the index at a time",
     ),
     _of_rows(
         rf"{_NEW_AXIS}\s*\*(?!\*)|(?<!\*)\*\s*{_WITH_AXIS}",
         "makes a product for each pair of entries",
-        "if a loop uses one slice of it at a time, as a scan over time steps does, compute that slice in the loop;"
-        " if it is added up over an index, torch.einsum or @ makes the sums alone; the sum over all pairs of"
-        " entries is (x.sum(1) ** 2 - (x ** 2).sum(1)) / 2; else take a part of the rows at a time",
+        "if a loop uses one slice of it at a time, as a scan over time steps does, compute that"
+        " slice in the loop; if it is added up over an index, torch.einsum or @ makes the sums"
+        " alone; the sum over all pairs of entries is (x.sum(1) ** 2 - (x ** 2).sum(1)) / 2; else"
+        " take a part of the rows at a time",
     ),
     _of_rows(
         rf"^(?![\w.]*(?:emb|tok|wte|wpe|table)){_WEIGHT}\[(?!None\b)[^\[\]:]+\]$",
         "copies one weight for each index",
-        "multiply all rows of one kind with its weight at once, kind after kind: x[kind == k] @ weight[k], or"
-        " sort the rows by kind and take slices of them",
+        "multiply all rows of one kind with its weight at once, kind after kind: x[kind == k] @"
+        " weight[k], or sort the rows by kind and take slices of them",
     ),
     _of_rows(
         rf"^(?:{_ROWS})$",
         "copies one row for each index",
-        "if a layer or a product follows, apply it before the rows are copied: layer(x)[index]; if rows are"
-        " compared, make one matrix product of all of them, and pick its entries by the index",
+        "if a layer or a product follows, apply it before the rows are copied: layer(x)[index]; if"
+        " rows are compared, make one matrix product of all of them, and pick its entries by the"
+        " index",
     ),
     _of(
         r"(?<!\])\.(?:float|half|bfloat16)\(\)\s*(?:/|\.div\()\s*\(?(?:255|256)\b",
         "converts every pixel to a wider type, and copies the result",
-        "crop or resize the images first, and convert what is left of them; x.float().div_(255) makes one copy"
-        " instead of two",
+        "crop or resize the images first, and convert what is left of them; x.float().div_(255)"
+        " makes one copy instead of two",
         makes_several=True,
     ),
 )
@@ -393,40 +411,43 @@ _BACKWARD = re.compile(r"Backward\d+$")
 _NODES = (
     _of(
         r"^Sparse(?:Addmm|Mm)$",
-        "makes the gradient of a sparse matrix dense: a number for each pair of its rows and columns",
-        "where its values are learned, gather the rows and add them up by hand, out.index_add_(0, row, value[:, None]"
-        " * x[col]): the gradient then has a number for each value alone; where they are not, take the matrix detached",
+        "makes the gradient of a sparse matrix dense: a number for each pair of its rows and"
+        " columns",
+        "where its values are learned, gather the rows and add them up by hand, out.index_add_(0,"
+        " row, value[:, None] * x[col]): the gradient then has a number for each value alone;"
+        " where they are not, take the matrix detached",
     ),
     _of(
         r"^Gather$",
         "makes a gradient as large as all that it picks from, expanded dimensions written out",
-        "gather from the tensor itself, not from one that is expanded: of x with a row for each of n points,"
-        " x.flatten(0, 1)[index + n * sample] (sample: each one's number) has a gradient as large as x",
+        "gather from the tensor itself, not from one that is expanded: of x with a row for each of"
+        " n points, x.flatten(0, 1)[index + n * sample] (sample: each one's number) has a gradient"
+        " as large as x",
     ),
     _of(
         r"^LogSoftmax$",
         "makes a gradient for each class of each row",
-        "take the loss of a part of the rows at a time, with torch.utils.checkpoint around each part, or make"
-        " logits only where they count",
+        "take the loss of a part of the rows at a time, with torch.utils.checkpoint around each"
+        " part, or make logits only where they count",
     ),
     _of(
         r"^Upsample\w+$",
         "makes the gradient of all samples at their new size at once",
-        "if a layer without neighbors follows (a 1x1 convolution, a linear layer), apply it before, to the"
-        " smaller maps",
+        "if a layer without neighbors follows (a 1x1 convolution, a linear layer), apply it"
+        " before, to the smaller maps",
     ),
     _of(
         r"^Select$",
         "makes a gradient as large as the whole tensor for one piece of it",
-        "if many pieces are taken, one after the other, take all at once: x.unbind(dim) makes one gradient for"
-        " all of them",
+        "if many pieces are taken, one after the other, take all at once: x.unbind(dim) makes one"
+        " gradient for all of them",
     ),
     _of(
         r"^Slice$",
         "makes a gradient as large as the whole tensor for a part of it",
-        "if one part is used, as in logits[:, :-1], use the whole and mark what is left out, with labels that"
-        " the loss ignores (-100); if many are, take them at once: x.split(size, dim) makes one gradient for"
-        " all of them",
+        "if one part is used, as in logits[:, :-1], use the whole and mark what is left out, with"
+        " labels that the loss ignores (-100); if many are, take them at once: x.split(size, dim)"
+        " makes one gradient for all of them",
     ),
 )
 """Operations whose gradients take more than may be needed."""
@@ -435,8 +456,8 @@ _NODES = (
 _SUMMED_PRODUCT = _of(
     r"\*.*\)\.sum\(|\bsum\(.*\*",
     "makes every product before any is added up",
-    "a matrix product makes the sums alone: write it as torch.einsum, @ or torch.bmm; of integers, which no matrix"
-    " product on a GPU takes, add up one column after the other",
+    "a matrix product makes the sums alone: write it as torch.einsum, @ or torch.bmm; of integers,"
+    " which no matrix product on a GPU takes, add up one column after the other",
 )
 _EXPANDED_FACTOR = _of(
     r"\b(?:bmm|matmul)\(.*\.expand(?:_as)?\(",

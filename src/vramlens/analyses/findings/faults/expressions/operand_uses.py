@@ -63,7 +63,8 @@ def use_of_equal_rows(scene: Scene) -> ExpressionUse | None:
         return None
     return ExpressionUse(
         _ANY,
-        "computes the same row again and again, and copies it each time, where expand() had made a view",
+        "computes the same row again and again, and copies it each time, where expand() had made a"
+        " view",
         _of_one_row(expression, expanded),
     )
 
@@ -309,8 +310,8 @@ def _in_parts(total: _Sum, rows: int) -> str:
     )
     divided = "; then divide by their number" if called(total.call) in _AVERAGES else ""
     return (
-        f"add up a part of the rows at a time{how}{divided}; sum(dtype=torch.int32) and torch.count_nonzero make a"
-        " wide copy of all, too"
+        f"add up a part of the rows at a time{how}{divided}; sum(dtype=torch.int32) and"
+        " torch.count_nonzero make a wide copy of all, too"
     )
 
 

@@ -79,13 +79,14 @@ def picked_after(scene: Scene) -> Iterator[Finding]:
     yield Finding(
         id="picked_after",
         verdict=Verdict.LIKELY,
-        title=f"{pick.maker} computes all rows ({format_size(result.size_bytes)} at once), and only those of"
-        f" [{pick.index}] are used",
+        title=f"{pick.maker} computes all rows ({format_size(result.size_bytes)} at once), and"
+        f" only those of [{pick.index}] are used",
         bytes=result.size_bytes,
         place=pick.place,
         evidence=("the rows are picked from its result",),
-        fix=f"pick the rows first, and compute those alone: put [{pick.index}] on what goes in (on all that has a row"
-        " for each) instead of on what comes out: less by as much as the rows that are left out",
+        fix=f"pick the rows first, and compute those alone: put [{pick.index}] on what goes in (on"
+        " all that has a row for each) instead of on what comes out: less by as much as the rows"
+        " that are left out",
     )
 
 

@@ -75,16 +75,17 @@ def repeated_rows(scene: Scene) -> Iterator[Finding]:
     yield Finding(
         id="repeated_rows",
         verdict=Verdict.LIKELY,
-        title=f"{call} copies a row of {largest.table} for each entry of its index, and a product takes them in:"
-        f" {scene.part_of_heap(size_bytes)}",
+        title=f"{call} copies a row of {largest.table} for each entry of its index, and a product"
+        f" takes them in: {scene.part_of_heap(size_bytes)}",
         bytes=size_bytes,
         place=largest.place,
         evidence=(
-            f"the table has {format_size(largest.table_bytes)}, one such result {format_size(largest.result_bytes)}",
+            f"the table has {format_size(largest.table_bytes)}, one such result"
+            f" {format_size(largest.result_bytes)}",
         ),
-        fix=f"if nothing else uses these rows, multiply {other} with the whole table first ({other} @ weight.T: a"
-        " number for each of its rows), and pick from that with gather(), the index expanded to its dimensions"
-        f" (up to {format_size(size_bytes)} less)",
+        fix=f"if nothing else uses these rows, multiply {other} with the whole table first"
+        f" ({other} @ weight.T: a number for each of its rows), and pick from that with gather(),"
+        f" the index expanded to its dimensions (up to {format_size(size_bytes)} less)",
         extent=scene.extent(largest.rows),
         recurs=True,
     )

@@ -28,13 +28,14 @@ _WINDOWS = re.compile(
 """A line that assigns windows: a view in which each entry is as often as windows have it."""
 _STEP = re.compile(r"\.unfold\(\s*[^,()]+,\s*(?P<size>[^,()]+),\s*(?P<step>[^,()]+)\)")
 _AS_ARITHMETIC = (
-    "compute this on the series, and call unfold() on the result; or compute it for the windows of a batch,"
-    " where they are used"
+    "compute this on the series, and call unfold() on the result; or compute it for the windows of"
+    " a batch, where they are used"
 )
 _AS_CONVOLUTION = (
-    "a sum over each window is a convolution: F.conv1d of the series with the same weights (groups=n for n series with"
-    " weights of their own); with long windows a product of Fourier transforms, torch.fft.irfft(torch.fft.rfft(x, n) *"
-    " torch.fft.rfft(w.flip(-1), n), n), n both lengths together"
+    "a sum over each window is a convolution: F.conv1d of the series with the same weights"
+    " (groups=n for n series with weights of their own); with long windows a product of Fourier"
+    " transforms, torch.fft.irfft(torch.fft.rfft(x, n) * torch.fft.rfft(w.flip(-1), n), n), n both"
+    " lengths together"
 )
 _ASSIGNED = re.compile(r"^(\w+)\s*[-+*/]?=(?!=)")
 
@@ -53,8 +54,8 @@ def written_out_view(scene: Scene) -> Iterator[Finding]:
     yield Finding(
         id="written_out_view",
         verdict=Verdict.LIKELY,
-        title=f"{shown(expression)} makes every window of {name} in memory, where unfold() had made a view: {size} at"
-        " once",
+        title=f"{shown(expression)} makes every window of {name} in memory, where unfold() had"
+        f" made a view: {size} at once",
         bytes=request.size_bytes,
         place=place,
         evidence=("windows that overlap have the same entries many times",),

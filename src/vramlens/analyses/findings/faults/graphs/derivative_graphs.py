@@ -84,8 +84,8 @@ class _Chain:
     keeper: str = "the graph goes on from one step to the next"
     unless: str = "unless one backward pass is to go through all these steps"
     remedy: str = (
-        "detach what goes from one step to the next (positions, forces, energies: x = x.detach()): then"
-        " each step's graph goes with the step"
+        "detach what goes from one step to the next (positions, forces, energies: x = x.detach()):"
+        " then each step's graph goes with the step"
     )
     evidence: str = (
         "with create_graph=True a derivative has a graph of its own, and keeps that of its step"
@@ -193,9 +193,10 @@ def _by_input(
         verdict=Verdict.POSSIBLE if may_be_meant else Verdict.LIKELY,
         keeper="create_graph=True has each step keep its graph, and the next builds on it",
         unless="unless one backward pass is to go through all these steps",
-        remedy="call this with create_graph=False (create_graph=self.training, and model.eval() before, where training"
-        " makes a loss of the same derivative), and detach what goes from one step to the next (positions, forces,"
-        " energies: x = x.detach()): a sampler, an attack, a rendering or a simulation needs only the numbers",
+        remedy="call this with create_graph=False (create_graph=self.training, and model.eval()"
+        " before, where training makes a loss of the same derivative), and detach what goes from"
+        " one step to the next (positions, forces, energies: x = x.detach()): a sampler, an"
+        " attack, a rendering or a simulation needs only the numbers",
     )
 
 
@@ -207,8 +208,9 @@ def _without_own_graphs(spans: NDArray[np.int64], begins: int) -> _Chain:
         begins,
         counts_next=True,
         keeper="the state that each is computed for keeps the graph of the step before",
-        remedy="detach the state before the next step (x = x.detach(); a derivative by x then needs"
-        " x.requires_grad_()): an iteration of a solver, a reconstruction or a sampler needs only the numbers",
+        remedy="detach the state before the next step (x = x.detach(); a derivative by x then"
+        " needs x.requires_grad_()): an iteration of a solver, a reconstruction or a sampler needs"
+        " only the numbers",
         evidence="what is computed of a derivative and of the state before has that state's graph",
         frees_its_graphs=True,
     )
@@ -221,8 +223,10 @@ def _of_training_mode(spans: NDArray[np.int64], begins: int) -> _Chain:
         _FEWEST_BY_INPUT,
         begins,
         counts_next=True,
-        keeper="create_graph is on while the model is in training mode, and the next step builds on it",
-        remedy="call model.eval() before these steps: then each step's graph goes with its derivative",
+        keeper="create_graph is on while the model is in training mode, and the next step builds"
+        " on it",
+        remedy="call model.eval() before these steps: then each step's graph goes with its"
+        " derivative",
     )
 
 
@@ -245,8 +249,9 @@ def _of_tasks(spans: NDArray[np.int64], begins: int) -> _Chain:
         begins,
         keeper="inner steps of several tasks, whose losses wait for one backward pass",
         unless="if the tasks' losses are added up",
-        remedy="call backward() on each task's loss, divided by their number, as soon as it is there, and step"
-        " after the last: the gradients are the same, and each task's graph goes with the task",
+        remedy="call backward() on each task's loss, divided by their number, as soon as it is"
+        " there, and step after the last: the gradients are the same, and each task's graph goes"
+        " with the task",
     )
 
 
@@ -266,21 +271,24 @@ def _beyond_usual(scene: Scene, spans: NDArray[np.int64], cuts: NDArray[np.int64
         spans,
         _FEWEST_BEYOND_TRAINING,
         begins,
-        keeper="something keeps them all, a running sum or a state that goes from one step to the next",
-        remedy="leave create_graph=True out where only the result is used (an adaptation that is tested, an"
-        " evaluation), add up numbers (total += error.item()), and detach a state before the next step (x ="
-        " x.detach()): then each step's graph goes with the step",
+        keeper="something keeps them all, a running sum or a state that goes from one step to the"
+        " next",
+        remedy="leave create_graph=True out where only the result is used (an adaptation that is"
+        " tested, an evaluation), add up numbers (total += error.item()), and detach a state"
+        " before the next step (x = x.detach()): then each step's graph goes with the step",
     )
 
 
 def _evaluates_since(scene: Scene, event: int) -> bool:
-    """Whether all modules that ran with gradients since an event ran in eval mode (a backward pass, whose
-    requests have no stack, runs none).
+    """Whether all modules that ran before an event, and with gradients since then, did so in eval mode (a backward
+    pass, whose requests have no stack, runs none).
     """
     modules, allocations = scene.view.modules, scene.device.allocations
     stacks = scene.trace.stacks
     is_called = modules.marked & stacks.through(stacks.user_frames, allocations.stack)
-    with_gradients = is_called & ~modules.without_grad & (allocations.born > event)
+    is_since = allocations.born > event
+    trained = np.unique(modules.module[is_called & ~is_since])
+    with_gradients = is_called & ~modules.without_grad & is_since & np.isin(modules.module, trained)
     return bool(with_gradients.any() and modules.eval_with_grad[with_gradients].all())
 
 

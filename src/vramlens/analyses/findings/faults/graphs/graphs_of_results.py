@@ -47,15 +47,16 @@ def graphs_of_results(scene: Scene) -> Iterator[Finding]:
     yield Finding(
         id="graphs_of_results",
         verdict=Verdict.LIKELY if adding_up else Verdict.POSSIBLE,
-        title=f"{keepers} {'keeps' if is_one else 'keep'} a result that requires gradients, and with it the graphs of"
-        f" earlier steps: {scene.part_of_heap(size_bytes)}",
+        title=f"{keepers} {'keeps' if is_one else 'keep'} a result that requires gradients, and"
+        f" with it the graphs of earlier steps: {scene.part_of_heap(size_bytes)}",
         bytes=size_bytes,
         place=view.place_of_block(newest),
         evidence=(
-            "a sum, an average or a list of such results goes on with the graph of every step, until a backward pass"
-            " goes through it",
+            "a sum, an average or a list of such results goes on with the graph of every step,"
+            " until a backward pass goes through it",
         ),
-        fix=f"keep .item() or .detach() of what goes into {keepers} (up to {format_size(size_bytes)} less)",
+        fix=f"keep .item() or .detach() of what goes into {keepers} (up to"
+        f" {format_size(size_bytes)} less)",
         extent=scene.extent(rows),
     )
 

@@ -63,8 +63,8 @@ def losses_before_backward(scene: Scene) -> Iterator[Finding]:
     yield Finding(
         id="losses_before_backward",
         verdict=Verdict.LIKELY,
-        title=f"{scene.part_of_heap(size_bytes)} are activations of {count} forward passes that have"
-        " their losses already, and wait for one backward pass",
+        title=f"{scene.part_of_heap(size_bytes)} are activations of {count} forward passes that"
+        " have their losses already, and wait for one backward pass",
         bytes=saved_bytes,
         place=scene.view.place_of_block(passes.loss_rows[-1]),
         evidence=(
@@ -73,8 +73,8 @@ def losses_before_backward(scene: Scene) -> Iterator[Finding]:
             else f"{len(passes.starts)} forward passes began, and no backward pass",
         ),
         fix="if these losses are only added up, and no state goes from one pass to the next, call"
-        " backward() on each loss (times its weight) as soon as it is there, instead of once on their"
-        f" sum: the gradients add up to the same (about {format_size(saved_bytes)} less)",
+        " backward() on each loss (times its weight) as soon as it is there, instead of once on"
+        f" their sum: the gradients add up to the same (about {format_size(saved_bytes)} less)",
         extent=scene.extent(rows),
     )
 

@@ -57,13 +57,13 @@ def _of_last_segment(scene: Scene) -> Iterator[Finding]:
     yield Finding(
         id="one_checkpoint",
         verdict=Verdict.LIKELY,
-        title=f"{scene.part_of_heap(size_bytes)} are activations of checkpoint_sequential's last segment, which"
-        " it never checkpoints",
+        title=f"{scene.part_of_heap(size_bytes)} are activations of checkpoint_sequential's last"
+        " segment, which it never checkpoints",
         bytes=size_bytes,
         place=scene.view.place_of_block(allocations.largest_of(rows)),
         evidence=("with one segment nothing is checkpointed, with two half of the layers",),
-        fix="pass more segments (the second argument is how many, not how long they are): the square root of the number"
-        " of layers, or as many as there are layers",
+        fix="pass more segments (the second argument is how many, not how long they are): the"
+        " square root of the number of layers, or as many as there are layers",
         extent=scene.extent(rows),
     )
 
@@ -87,7 +87,8 @@ def _computed_again(scene: Scene) -> Iterator[Finding]:
         # How many segments a sequence has is a choice.
         verdict=Verdict.POSSIBLE if is_segment else Verdict.LIKELY,
         parts="layers",
-        evidence=f"its backward pass computes all of them again ({layers[-1]} is the latest) before it frees any",
+        evidence=f"its backward pass computes all of them again ({layers[-1]} is the latest)"
+        " before it frees any",
         fix="checkpoint each layer by itself: for block in blocks: x = checkpoint(block, x,"
         " use_reentrant=False), so that one is computed again at a time",
     )
@@ -113,8 +114,9 @@ def _of_loop(scene: Scene, rows: NDArray[np.int64]) -> Iterator[Finding]:
         verdict=Verdict.LIKELY,
         parts="iterations of a loop",
         evidence="its backward pass computes all iterations again before it frees any",
-        fix="checkpoint each iteration by itself, inside of the loop: state = checkpoint(self.step, state,"
-        " use_reentrant=False), so that one is computed again at a time",
+        fix="checkpoint each iteration by itself, inside of the loop: state ="
+        " checkpoint(self.step, state, use_reentrant=False), so that one is computed again at a"
+        " time",
     )
 
 

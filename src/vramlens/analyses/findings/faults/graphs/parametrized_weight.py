@@ -52,12 +52,13 @@ def parametrized_weight(scene: Scene) -> Iterator[Finding]:
     yield Finding(
         id="parametrized_weight",
         verdict=Verdict.LIKELY,
-        title=f"{scene.part_of_heap(size_bytes)} are weights that their parametrization computed anew"
-        f" {reads:,} times in one pass",
+        title=f"{scene.part_of_heap(size_bytes)} are weights that their parametrization computed"
+        f" anew {reads:,} times in one pass",
         bytes=saved_bytes,
         place=view.place_of_block(allocations.largest_of(rows)),
         evidence=(
-            "a parametrized weight is computed each time that it is read, and the graph keeps each of them",
+            "a parametrized weight is computed each time that it is read, and the graph keeps each"
+            " of them",
         ),
         fix='compute it once a step: put the forward pass under "with torch.nn.utils.parametrize.cached():" (up to'
         f" {format_size(saved_bytes)} less)",

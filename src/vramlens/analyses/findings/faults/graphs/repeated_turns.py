@@ -19,8 +19,8 @@ _FEWEST_TURNS = 8
 _MOST_PASSES = 2
 """Calls of the model since the first turn: each turn of more is a pass of its own."""
 _SEGMENTS = (
-    "put about {} turns into one checkpoint, instead of each into its own: what goes into a checkpoint is kept once"
-    " for all of its turns (up to {} less)"
+    "put about {} turns into one checkpoint, instead of each into its own: what goes into a"
+    " checkpoint is kept once for all of its turns (up to {} less)"
 )
 _LEAST_SHARE = 0.6
 """Of what is in use."""
@@ -44,17 +44,17 @@ def repeated_turns(scene: Scene) -> Iterator[Finding]:
     yield Finding(
         id="repeated_turns",
         verdict=Verdict.LIKELY,
-        title=f"{scene.part_of_heap(size_bytes)} are activations that a loop makes anew in each turn,"
-        f" {turns:,} of a kind, kept for the backward pass",
+        title=f"{scene.part_of_heap(size_bytes)} are activations that a loop makes anew in each"
+        f" turn, {turns:,} of a kind, kept for the backward pass",
         bytes=saved_bytes,
         place=view.place_of_block(largest),
         evidence=("the same lines request the same sizes in each turn",),
         fix=_SEGMENTS.format(math.isqrt(turns), format_size(saved_bytes))
         if has_checkpoints
         else "call the body of the loop through torch.utils.checkpoint.checkpoint(…, use_reentrant=False): a turn"
-        " then keeps only what goes into it. Where the turns come to a fixed point (Sinkhorn, power iterations,"
-        " an implicit layer), run them in torch.no_grad() and only the last one with gradients (up to"
-        f" {format_size(saved_bytes)} less)",
+        " then keeps only what goes into it. Where the turns come to a fixed point (Sinkhorn,"
+        " power iterations, an implicit layer), run them in torch.no_grad() and only the last one"
+        f" with gradients (up to {format_size(saved_bytes)} less)",
         extent=scene.extent(rows),
     )
 

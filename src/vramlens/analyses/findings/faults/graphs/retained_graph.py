@@ -72,8 +72,8 @@ def _left_by_backward(scene: Scene) -> Iterator[Finding]:
         bytes=size_bytes,
         place=view.place_of_block(largest),
         evidence=("a backward pass frees its graph, unless it is called with retain_graph=True",),
-        fix="detach what goes from one pass to the next (state = state.detach()), and call backward()"
-        " without retain_graph=True: gradients then reach back to that cut (up to"
+        fix="detach what goes from one pass to the next (state = state.detach()), and call"
+        " backward() without retain_graph=True: gradients then reach back to that cut (up to"
         f" {format_size(size_bytes)} less)",
         extent=scene.extent(rows),
     )
@@ -103,17 +103,17 @@ def _left_by_step(scene: Scene) -> Iterator[Finding]:
     yield Finding(
         id="retained_graph",
         verdict=Verdict.LIKELY,
-        title=f"{scene.part_of_heap(size_bytes)} are activations of a step that has ended, beside those of the"
-        " next one",
+        title=f"{scene.part_of_heap(size_bytes)} are activations of a step that has ended, beside"
+        " those of the next one",
         bytes=size_bytes,
         place=view.place_of_block(allocations.largest_of(rows)),
         evidence=(
-            "a backward pass frees its graph, unless it is called with retain_graph=True; then a loss or a result"
-            " keeps it, until that variable is assigned again",
+            "a backward pass frees its graph, unless it is called with retain_graph=True; then a"
+            " loss or a result keeps it, until that variable is assigned again",
         ),
-        fix="leave retain_graph=True out of the last backward() of a step (where each loss has its own call, add"
-        " the losses up and call it once); delete results that no backward pass goes through (about"
-        f" {format_size(size_bytes)} less)",
+        fix="leave retain_graph=True out of the last backward() of a step (where each loss has its"
+        " own call, add the losses up and call it once); delete results that no backward pass goes"
+        f" through (about {format_size(size_bytes)} less)",
         extent=scene.extent(rows),
     )
 

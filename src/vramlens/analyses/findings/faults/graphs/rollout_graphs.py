@@ -37,13 +37,14 @@ def rollout_graphs(scene: Scene) -> Iterator[Finding]:
     yield Finding(
         id="rollout_graphs",
         verdict=Verdict.LIKELY,
-        title=f"{scene.part_of_heap(size_bytes)} are activations of {passes:,} passes of a rollout: it"
-        " keeps its graph, and the model now runs again for its update",
+        title=f"{scene.part_of_heap(size_bytes)} are activations of {passes:,} passes of a"
+        " rollout: it keeps its graph, and the model now runs again for its update",
         bytes=size_bytes,
         place=view.place_of_block(allocations.largest_of(rows)),
         evidence=("these passes are alike and have no loss; the latest is on more rows",),
-        fix="if no gradient goes through the rollout (actions are samples, and the update computes their"
-        f" log-probabilities anew), collect it in torch.no_grad() (about {format_size(size_bytes)} less)",
+        fix="if no gradient goes through the rollout (actions are samples, and the update computes"
+        " their log-probabilities anew), collect it in torch.no_grad() (about"
+        f" {format_size(size_bytes)} less)",
         extent=scene.extent(rows),
     )
 

@@ -45,8 +45,8 @@ def solver_steps(scene: Scene) -> Iterator[Finding]:
             bytes=size_bytes,
             place=scene.view.place_of_block(int(own_rows[-1])),
             evidence=("they grow with the number of steps",),
-            fix=f"call {solver}_adjoint, which computes them again in the backward pass: its gradients"
-            " are as exact as the solver's tolerance, and what they are to reach must be parameters of"
-            f" one nn.Module (up to {format_size(size_bytes)} less)",
+            fix=f"call {solver}_adjoint, which computes them again in the backward pass: its"
+            " gradients are as exact as the solver's tolerance, and what they are to reach must be"
+            f" parameters of one nn.Module (up to {format_size(size_bytes)} less)",
             extent=scene.extent(own_rows),
         )

@@ -44,10 +44,11 @@ def uncollected_garbage(scene: Scene) -> Iterator[Finding]:
         place=scene.view.place_of_block(int(rows[np.argmax(sizes[rows])])),
         evidence=(
             f"the cycle: {largest} leads back to where it begins",
-            "Python's collector starts by the number of objects that were made, not by bytes on a GPU",
+            "Python's collector starts by the number of objects that were made, not by bytes on a"
+            " GPU",
         ),
-        fix=f"call gc.collect() where the program is done with such an object (not in each step), or break the"
-        f" cycle: {_way_to_break(largest)} ({format_size(size_bytes)} less)",
+        fix="call gc.collect() where the program is done with such an object (not in each step),"
+        f" or break the cycle: {_way_to_break(largest)} ({format_size(size_bytes)} less)",
         extent=scene.extent(rows),
     )
 

@@ -41,15 +41,15 @@ def kept_on_ctx(scene: Scene) -> Iterator[Finding]:
     yield Finding(
         id="kept_on_ctx",
         verdict=Verdict.LIKELY,
-        title=f"{scene.part_of_heap(size_bytes)} are attributes of ctx in {function}, which are kept"
-        " after the backward pass",
+        title=f"{scene.part_of_heap(size_bytes)} are attributes of ctx in {function}, which are"
+        " kept after the backward pass",
         bytes=size_bytes,
         place=view.place_of_block(largest),
         evidence=(
-            "a result that is an attribute of its own ctx is kept by its own graph: only Python's garbage collector"
-            " frees the two",
+            "a result that is an attribute of its own ctx is kept by its own graph: only Python's"
+            " garbage collector frees the two",
         ),
-        fix=f"in {function}.forward, replace ctx.{attribute} = … with ctx.save_for_backward(…), and read"
-        f" ctx.saved_tensors in backward (up to {format_size(size_bytes)} less)",
+        fix=f"in {function}.forward, replace ctx.{attribute} = … with ctx.save_for_backward(…),"
+        f" and read ctx.saved_tensors in backward (up to {format_size(size_bytes)} less)",
         extent=scene.extent(rows),
     )

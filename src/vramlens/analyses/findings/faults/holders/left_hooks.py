@@ -49,16 +49,17 @@ def left_hooks(scene: Scene) -> Iterator[Finding]:
     yield Finding(
         id="left_hooks",
         verdict=Verdict.LIKELY,
-        title=f"{scene.part_of_heap(size_bytes)} are kept by hooks that earlier calls left on modules",
+        title=f"{scene.part_of_heap(size_bytes)} are kept by hooks that earlier calls left on"
+        " modules",
         bytes=size_bytes,
         place=scene.view.place_of_block(int(rows[-1])),
         evidence=(
-            f"{module} has {counted(hooks_of_module, f'{_kind_words(kind)} hook')} that keep the same variable, each"
-            " of another call",
+            f"{module} has {counted(hooks_of_module, f'{_kind_words(kind)} hook')} that keep the"
+            " same variable, each of another call",
             "all of them run in every pass",
         ),
-        fix="keep the handle that registering a hook returns, and remove the hook when its call is over"
-        " (try: ... finally: handle.remove()); what the hooks do to results goes with them"
+        fix="keep the handle that registering a hook returns, and remove the hook when its call is"
+        " over (try: ... finally: handle.remove()); what the hooks do to results goes with them"
         f" ({format_size(size_bytes)} less)",
         extent=scene.extent(rows),
     )

@@ -43,13 +43,14 @@ def linked_objects(scene: Scene) -> Iterator[Finding]:
             yield Finding(
                 id="linked_objects",
                 verdict=Verdict.LIKELY if has_grown else Verdict.POSSIBLE,
-                title=f"{scene.part_of_heap(size_bytes)} are {len(rows):,} tensors in .{attribute} of"
-                f" {owner} objects, which lead to each other",
+                title=f"{scene.part_of_heap(size_bytes)} are {len(rows):,} tensors in .{attribute}"
+                f" of {owner} objects, which lead to each other",
                 bytes=size_bytes,
                 place=scene.view.place_of_block(int(rows[-1])),
                 evidence=(f"a {owner} that is in use keeps all that {links} lead to",),
-                fix=f"hold {first} weakly (weakref.ref); or cut it where the program goes on without the others"
-                f" (node{first} = None), and call gc.collect() there, as those still lead to each other; if all are"
-                f" needed, keep .{attribute} on the CPU (up to {format_size(size_bytes)} less)",
+                fix=f"hold {first} weakly (weakref.ref); or cut it where the program goes on"
+                f" without the others (node{first} = None), and call gc.collect() there, as those"
+                f" still lead to each other; if all are needed, keep .{attribute} on the CPU (up"
+                f" to {format_size(size_bytes)} less)",
                 extent=scene.extent(rows),
             )

@@ -34,9 +34,9 @@ def spent_inputs(scene: Scene) -> Iterator[Finding]:
         bytes=inputs.size_bytes,
         place=scene.view.place_of_block(int(inputs.rows[-1])),
         evidence=("no model made them, and the model ran after each: their work is probably done",),
-        fix=f"set .{inputs.attribute} to None when the work on its object is done; or let go of the objects: a"
-        " finished task, a timer's callback, a context variable or a list of results may still have them"
-        f" (up to {format_size(inputs.size_bytes)} less)",
+        fix=f"set .{inputs.attribute} to None when the work on its object is done; or let go of"
+        " the objects: a finished task, a timer's callback, a context variable or a list of"
+        f" results may still have them (up to {format_size(inputs.size_bytes)} less)",
         extent=scene.extent(inputs.rows),
     )
 

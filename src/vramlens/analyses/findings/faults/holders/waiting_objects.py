@@ -92,7 +92,7 @@ def waiting_objects(scene: Scene) -> Iterator[Finding]:
         evidence=(
             "each was moved to the GPU before its object had its turn, and stays there until then",
         ),
-        fix=f"keep .{attribute} on the CPU, and move it to the GPU where it is used, a batch at a time"
-        f" (up to {format_size(size_bytes)} less)",
+        fix=f"keep .{attribute} on the CPU, and move it to the GPU where it is used, a batch at a"
+        f" time (up to {format_size(size_bytes)} less)",
         extent=scene.extent(rows),
     )

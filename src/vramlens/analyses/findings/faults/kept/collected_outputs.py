@@ -55,16 +55,17 @@ def collected_outputs(scene: Scene) -> Iterator[Finding]:
     yield Finding(
         id="collected_outputs",
         verdict=Verdict.LIKELY,
-        title=f"{scene.part_of_heap(size_bytes)} are outputs of earlier steps: {steps} training steps left"
-        " as much each, until all of it went at once",
+        title=f"{scene.part_of_heap(size_bytes)} are outputs of earlier steps: {steps} training"
+        " steps left as much each, until all of it went at once",
         bytes=size_bytes,
         place=view.place_of_block(allocations.largest_of(largest)),
         evidence=(
-            f"it was freed in step {_step_of_end(scene, largest):,}, and later steps made it again: a list that is"
-            " emptied now and then, as at the end of an epoch",
+            f"it was freed in step {_step_of_end(scene, largest):,}, and later steps made it"
+            " again: a list that is emptied now and then, as at the end of an epoch",
         ),
-        fix="keep only what is needed of each step's output (out.argmax(-1), a sum), or move it to the CPU there:"
-        f" outputs.append(out.detach().cpu()) (up to {size} less, and as much where they are joined)",
+        fix="keep only what is needed of each step's output (out.argmax(-1), a sum), or move it to"
+        f" the CPU there: outputs.append(out.detach().cpu()) (up to {size} less, and as much where"
+        " they are joined)",
         extent=scene.extent(earlier),
     )
 

@@ -41,10 +41,11 @@ def default_argument(scene: Scene) -> Iterator[Finding]:
                 bytes=size_bytes,
                 place=[*lines.values()][-1],
                 evidence=(
-                    "a default argument is made once, with its function: each call adds to the same one",
+                    "a default argument is made once, with its function: each call adds to the"
+                    " same one",
                 ),
-                fix=f"let each call of {function}() make its own: None as the default, and in the body"
-                f" `if it is None:` a new one; if it is meant as a cache, limit it (up to"
+                fix=f"let each call of {function}() make its own: None as the default, and in the"
+                " body `if it is None:` a new one; if it is meant as a cache, limit it (up to"
                 f" {format_size(size_bytes)} less)",
                 extent=scene.extent(rows),
             )

@@ -36,13 +36,13 @@ def evaluation_outputs(scene: Scene) -> Iterator[Finding]:
     yield Finding(
         id="evaluation_outputs",
         verdict=Verdict.LIKELY,
-        title=f"{scene.part_of_heap(size_bytes)} are outputs of {passes} batches of an evaluation, kept on"
-        " the GPU until it ends",
+        title=f"{scene.part_of_heap(size_bytes)} are outputs of {passes} batches of an evaluation,"
+        " kept on the GPU until it ends",
         bytes=size_bytes,
         place=scene.view.place_of_block(largest),
         evidence=("each batch leaves as much, and all of it goes before training goes on",),
-        fix="keep only what the metric needs of each batch (logits.argmax(-1), a sum), or move it to the CPU there:"
-        f" outputs.append(output.cpu()) (up to {format_size(size_bytes)} less)",
+        fix="keep only what the metric needs of each batch (logits.argmax(-1), a sum), or move it"
+        f" to the CPU there: outputs.append(output.cpu()) (up to {format_size(size_bytes)} less)",
         extent=scene.extent(rows),
     )
 

@@ -47,8 +47,8 @@ def generation_scores(scene: Scene) -> Iterator[Finding]:
         bytes=size_bytes,
         place=scene.view.place_of_block(int(rows[-1])),
         evidence=("they were made in transformers' generation, not in the model or its cache",),
-        fix="unless the scores are used, leave out output_scores=True and output_logits=True; where those of"
-        " the chosen tokens are, compute them in one pass over the finished text, a few rows at a time"
-        f" (up to {format_size(size_bytes)} less)",
+        fix="unless the scores are used, leave out output_scores=True and output_logits=True;"
+        " where those of the chosen tokens are, compute them in one pass over the finished text, a"
+        f" few rows at a time (up to {format_size(size_bytes)} less)",
         extent=scene.extent(rows),
     )

@@ -83,8 +83,9 @@ def _of_texts(scene: Scene) -> _Caches | None:
         rows,
         size_bytes - size_bytes // count,
         f"caches of keys and values of {count} texts that generate() has made",
-        "keep only the tokens of a result (out.sequences): with return_dict_in_generate=True it holds its cache"
-        " (past_key_values), too; a cache that a conversation goes on with can be moved to the CPU until then",
+        "keep only the tokens of a result (out.sequences): with return_dict_in_generate=True it"
+        " holds its cache (past_key_values), too; a cache that a conversation goes on with can be"
+        " moved to the CPU until then",
     )
 
 
@@ -114,10 +115,10 @@ def _versions(scene: Scene) -> _Caches | None:
     return _Caches(
         rows,
         int(sizes[is_old].sum()),
-        f"old copies of a growing cache ({versions} lengths): each pass copies the whole cache to add a piece, and the"
-        " old copies are still there",
-        "drop a version once the passes that follow on it have their own (node.cache = None), or keep what has to"
-        " be looked at again on the CPU",
+        f"old copies of a growing cache ({versions} lengths): each pass copies the whole cache to"
+        " add a piece, and the old copies are still there",
+        "drop a version once the passes that follow on it have their own (node.cache = None), or"
+        " keep what has to be looked at again on the CPU",
     )
 
 

@@ -44,13 +44,14 @@ def kept_from_start(scene: Scene) -> Iterator[Finding]:
         id="kept_from_start",
         # A server's store has to be on the GPU.
         verdict=Verdict.POSSIBLE if view.training == Training.ABSENT else Verdict.LIKELY,
-        title=f"{scene.part_of_heap(size_bytes)} were put on the GPU before the first step, and stay:"
-        f" {names}",
+        title=f"{scene.part_of_heap(size_bytes)} were put on the GPU before the first step, and"
+        f" stay: {names}",
         bytes=size_bytes,
         place=view.place_of_block(int(largest[0])),
         evidence=("no model, gradient or optimizer keeps it",),
-        fix=f"keep {names} on the CPU; in each step take the rows that it uses there (x[i], i on the CPU,"
-        f" too) and move only these: x[i].to(device) (up to {format_size(size_bytes)} less)",
+        fix=f"keep {names} on the CPU; in each step take the rows that it uses there (x[i], i on"
+        f" the CPU, too) and move only these: x[i].to(device) (up to {format_size(size_bytes)}"
+        " less)",
         extent=scene.extent(np.sort(largest)),
     )
 

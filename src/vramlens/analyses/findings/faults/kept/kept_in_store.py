@@ -54,8 +54,9 @@ _KNOWN_STORES = (
     (
         re.compile(r"^itertools\.cycle$"),
         "it keeps all that its first pass gives, to give it again",
-        "begin the loader anew instead (of a DataLoader, not of a generator: while True: yield from loader); or"
-        " cycle over what is not on the GPU yet, and move each batch as it is used",
+        "begin the loader anew instead (of a DataLoader, not of a generator: while True: yield"
+        " from loader); or cycle over what is not on the GPU yet, and move each batch as it is"
+        " used",
     ),
 )
 """By name, what says that it need not keep it, and what to change: where concurrent.futures, asyncio and queue keep
@@ -136,16 +137,17 @@ def _judged(scene: Scene, store: _Store) -> tuple[Verdict, str, str]:
     if _is_metrics(scene, store.rows):
         return (
             Verdict.LIKELY,
-            "a metric of torchmetrics keeps all predictions and targets there, more with every batch",
-            "give the metric a state of fixed size (thresholds=200 where it has them: its result is then"
-            " approximate), or compute_on_cpu=True",
+            "a metric of torchmetrics keeps all predictions and targets there, more with every"
+            " batch",
+            "give the metric a state of fixed size (thresholds=200 where it has them: its result"
+            " is then approximate), or compute_on_cpu=True",
         )
     if _are_gradients_of_passes(scene, store.rows):
         return (
             Verdict.LIKELY,
             "each parameter has a list there, with its gradient of every backward pass",
-            "add them up as they come, in one tensor a parameter (total[name] += p.grad ** 2 for a Fisher"
-            " diagonal), instead of keeping each; or keep them on the CPU (`.cpu()`)",
+            "add them up as they come, in one tensor a parameter (total[name] += p.grad ** 2 for a"
+            " Fisher diagonal), instead of keeping each; or keep them on the CPU (`.cpu()`)",
         )
     if _is_copy_of_weights(scene, store.rows):
         return (
@@ -157,8 +159,8 @@ def _judged(scene: Scene, store: _Store) -> tuple[Verdict, str, str]:
     if _is_of_several_steps(scene, store.rows):
         return (
             Verdict.LIKELY,
-            "its keys are the names of parameters, and a copy came with every few steps: they are the weights"
-            " of models that are done",
+            "its keys are the names of parameters, and a copy came with every few steps: they are"
+            " the weights of models that are done",
             "keep these weights on the CPU: {name: value.cpu() for name, value in"
             " model.state_dict().items()}",
         )
@@ -166,7 +168,8 @@ def _judged(scene: Scene, store: _Store) -> tuple[Verdict, str, str]:
         return (
             Verdict.LIKELY if _keeps_little_beside(scene, store.rows) else Verdict.POSSIBLE,
             "each entry is a slice, and keeps all of the tensor that it was taken from",
-            "clone each slice before it is kept, here and wherever else one of the same tensor is (`x[i].clone()`)",
+            "clone each slice before it is kept, here and wherever else one of the same tensor is"
+            " (`x[i].clone()`)",
         )
     kept = (
         f"the results of {store.filled_by}"
@@ -202,19 +205,22 @@ def _judged_by_name(scene: Scene, store: _Store) -> tuple[Verdict, str, str] | N
     if maker is not None and _are_of_several(scene.view.names, store.rows):
         return (
             Verdict.LIKELY,
-            f"functions that earlier calls of {maker['maker']}() made are alive, and keep what they collected",
-            f"where {maker['maker']}() registers a function (a hook, a callback), remove it before the call ends"
-            " (handle.remove()): else each call adds one, and all of them go on collecting",
+            f"functions that earlier calls of {maker['maker']}() made are alive, and keep what"
+            " they collected",
+            f"where {maker['maker']}() registers a function (a hook, a callback), remove it before"
+            " the call ends (handle.remove()): else each call adds one, and all of them go on"
+            " collecting",
         )
     objects = _objects_with_hooks(scene, store)
     if objects >= _FEWEST_OBJECTS:
         owner = store.name.partition(".")[0]
         return (
             Verdict.LIKELY,
-            f"{objects} {owner} objects are alive, and hooks on the model fill each of them: those of earlier calls"
-            " were not removed",
-            f"remove the hooks of a {owner} when it has done its work (handle.remove() for each that"
-            " register_forward_hook() gave): else each call adds some, and all of them go on collecting",
+            f"{objects} {owner} objects are alive, and hooks on the model fill each of them: those"
+            " of earlier calls were not removed",
+            f"remove the hooks of a {owner} when it has done its work (handle.remove() for each"
+            " that register_forward_hook() gave): else each call adds some, and all of them go on"
+            " collecting",
         )
     for pattern, evidence, remedy in _KNOWN_STORES:
         if pattern.match(store.name):
@@ -228,8 +234,8 @@ def _of_data(scene: Scene, remedy: str) -> tuple[str, str]:
         return "it was moved to the GPU before any model ran: it is data", remedy
     return (
         "no model ran while they were moved to the GPU: they are data for passes to come",
-        "keep them on the CPU until they are used; where a loop moves them ahead on purpose, 2 to 4 are enough:"
-        " look at its condition",
+        "keep them on the CPU until they are used; where a loop moves them ahead on purpose, 2 to"
+        " 4 are enough: look at its condition",
     )
 
 

@@ -49,9 +49,9 @@ def listed_batches(scene: Scene) -> Iterator[Finding]:
             bytes=size_bytes,
             place=place,
             evidence=("memory ran out in it",),
-            fix=f"go through {listed['maker']}(…) itself: for entry in {listed['maker']}(…), which makes one at a"
-            " time; compute the number of entries, if it is needed, or keep them on the CPU (up to"
-            f" {format_size(size_bytes)} less)",
+            fix=f"go through {listed['maker']}(…) itself: for entry in {listed['maker']}(…), which"
+            " makes one at a time; compute the number of entries, if it is needed, or keep them on"
+            f" the CPU (up to {format_size(size_bytes)} less)",
             extent=scene.extent(rows),
             recurs=True,
         )

@@ -54,8 +54,8 @@ def repeated_heads(scene: Scene) -> Iterator[Finding]:
     yield Finding(
         id="repeated_heads",
         verdict=Verdict.LIKELY,
-        title=f"{scene.part_of_heap(size_bytes)} are keys and values in a cache, repeated for all heads before it"
-        " takes them",
+        title=f"{scene.part_of_heap(size_bytes)} are keys and values in a cache, repeated for all"
+        " heads before it takes them",
         bytes=size_bytes,
         place=view.place_of_block(int(entries[-1])),
         evidence=tuple(evidence),

@@ -48,11 +48,12 @@ def requested_outputs(scene: Scene) -> Iterator[Finding]:
     yield Finding(
         id="requested_outputs",
         verdict=Verdict.LIKELY if is_asked else Verdict.POSSIBLE,
-        title=f"{scene.part_of_heap(size_bytes)} are {_KINDS[kind]}, which the model keeps to return them",
+        title=f"{scene.part_of_heap(size_bytes)} are {_KINDS[kind]}, which the model keeps to"
+        " return them",
         bytes=size_bytes,
         place=view.place_of_block(int(rows[-1])),
         evidence=(f"it was called with {option}{beside}",) if is_asked else (),
-        fix=f"leave {option} out (of the call, or of the config), unless they are used; of a few layers, a hook can"
-        f" keep what is used (at least {format_size(size_bytes)} less)",
+        fix=f"leave {option} out (of the call, or of the config), unless they are used; of a few"
+        f" layers, a hook can keep what is used (at least {format_size(size_bytes)} less)",
         extent=scene.extent(rows),
     )

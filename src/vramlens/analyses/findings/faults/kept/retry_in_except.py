@@ -45,11 +45,11 @@ def retry_in_except(scene: Scene) -> Iterator[Finding]:
         bytes=size_bytes,
         place=scene.view.place_of_block(largest),
         evidence=(
-            "inside of an except block the error's traceback keeps the variables of all calls that it"
-            " passed through",
+            "inside of an except block the error's traceback keeps the variables of all calls that"
+            " it passed through",
         ),
-        fix="try again after the except block, not inside of it: set a flag there, leave it, then call"
-        f" with a smaller batch (up to {format_size(size_bytes)} less)",
+        fix="try again after the except block, not inside of it: set a flag there, leave it, then"
+        f" call with a smaller batch (up to {format_size(size_bytes)} less)",
         extent=scene.extent(rows),
     )
 

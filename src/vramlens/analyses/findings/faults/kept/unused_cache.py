@@ -27,8 +27,8 @@ _MAKER = (
 )
 _EVIDENCE = (
     "transformers caches them by default (use_cache=True), more with every layer",
-    "a cache of transformers that is passed in grows with each call, also where the next one should begin at the same"
-    " place",
+    "a cache of transformers that is passed in grows with each call, also where the next one"
+    " should begin at the same place",
 )
 _LEAST_SHARE = 0.1
 _TIMES_BESIDE = 2
@@ -58,7 +58,8 @@ def unused_cache(scene: Scene) -> Iterator[Finding]:
     yield Finding(
         id="unused_cache",
         verdict=Verdict.LIKELY,
-        title=f"{scene.part_of_heap(size_bytes)} are keys and values that {_MAKER[passed_in is not None]}",
+        title=f"{scene.part_of_heap(size_bytes)} are keys and values that"
+        f" {_MAKER[passed_in is not None]}",
         bytes=size_bytes,
         place=place,
         evidence=(_EVIDENCE[passed_in is not None],),
@@ -82,8 +83,8 @@ def _remedy(passed_in: re.Match[str] | None) -> str:
     if passed_in is None:
         return "call the model with use_cache=False, or set model.config.use_cache = False"
     return (
-        f"pass a copy, past_key_values=copy.deepcopy({passed_in['cache']}), where each call should begin at the same"
-        " place: so far its results depend on the calls before it, too"
+        f"pass a copy, past_key_values=copy.deepcopy({passed_in['cache']}), where each call should"
+        " begin at the same place: so far its results depend on the calls before it, too"
     )
 
 

@@ -57,12 +57,13 @@ def autocast_cache(scene: Scene) -> Iterator[Finding]:
         bytes=size_bytes,
         place=scene.view.place_of_block(scene.device.allocations.largest_of(casts)),
         evidence=(
-            f"nothing in Python keeps them: {len(casts)} that modules made are half as large as weights in"
-            " float32",
-            "autocast keeps the cast of each weight, and with it the weight and its gradient, until its"
-            " outermost block ends",
+            f"nothing in Python keeps them: {len(casts)} that modules made are half as large as"
+            " weights in float32",
+            "autocast keeps the cast of each weight, and with it the weight and its gradient,"
+            " until its outermost block ends",
         ),
-        fix=f"{_narrower_block(scene)}, or pass cache_enabled=False to torch.autocast (about {size} less)",
+        fix=f"{_narrower_block(scene)}, or pass cache_enabled=False to torch.autocast (about"
+        f" {size} less)",
         extent=scene.extent(rows),
     )
 
@@ -71,9 +72,9 @@ def _narrower_block(scene: Scene) -> str:
     """Where to enter autocast. A step of training changes the weights, whose casts stay as they were."""
     if scene.view.phases.optimizer_ran:
         return (
-            "enter torch.autocast around each forward pass alone, not around the loop that trains: a cast that"
-            " its cache keeps is not that of a weight which an optimizer has changed since; or call"
-            " torch.clear_autocast_cache() after each step of the optimizer"
+            "enter torch.autocast around each forward pass alone, not around the loop that trains:"
+            " a cast that its cache keeps is not that of a weight which an optimizer has changed"
+            " since; or call torch.clear_autocast_cache() after each step of the optimizer"
         )
     return (
         "enter torch.autocast anew for each model, inside the loop over the models; or call"

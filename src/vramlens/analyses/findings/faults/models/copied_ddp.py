@@ -28,12 +28,14 @@ def copied_ddp(scene: Scene) -> Iterator[Finding]:
     yield Finding(
         id="copied_ddp",
         verdict=Verdict.PROVEN,
-        title=f"{scene.part_of_heap(size_bytes)} are gradient buckets of a copied DistributedDataParallel",
+        title=f"{scene.part_of_heap(size_bytes)} are gradient buckets of a copied"
+        " DistributedDataParallel",
         bytes=size_bytes,
         place=scene.view.place_of_block(allocations.largest_of(rows)),
         evidence=(
             "a copy of the wrapper makes buckets of its own, as large as the parameters to train",
         ),
-        fix=f"copy the model inside of it: copy.deepcopy(ddp.module) ({format_size(size_bytes)} less)",
+        fix=f"copy the model inside of it: copy.deepcopy(ddp.module) ({format_size(size_bytes)}"
+        " less)",
         extent=scene.extent(rows),
     )

@@ -41,14 +41,14 @@ def earlier_optimizers(scene: Scene) -> Iterator[Finding]:
     yield Finding(
         id="earlier_optimizers",
         verdict=Verdict.LIKELY,
-        title=f"{scene.part_of_heap(size_bytes)} are states of {counted(optimizers, 'earlier optimizer')}"
-        " for parameters that a later one trains",
+        title=f"{scene.part_of_heap(size_bytes)} are states of"
+        f" {counted(optimizers, 'earlier optimizer')} for parameters that a later one trains",
         bytes=size_bytes,
         place=scene.view.place_of_block(int(rows[-1])),
         evidence=("several optimizers that are alive have the same states of the same parameters",),
-        fix="let go of an optimizer before the next one is made: a learning-rate scheduler, a list or a closure may"
-        " still hold it (keep numbers instead of these); or keep one optimizer and reset its lr (about"
-        f" {format_size(size_bytes)} less)",
+        fix="let go of an optimizer before the next one is made: a learning-rate scheduler, a list"
+        " or a closure may still hold it (keep numbers instead of these); or keep one optimizer"
+        f" and reset its lr (about {format_size(size_bytes)} less)",
         extent=scene.extent(rows),
     )
 

@@ -84,8 +84,8 @@ def finished_models(scene: Scene) -> Iterator[Finding]:
     elif calls := _ended_calls(finished, newest):
         function = calls[0].removeprefix(IN_CALL).partition("(")[0]
         evidence.append(
-            f"they are variables of calls of {function}() that have ended: a kept exception holds such, by its"
-            " traceback"
+            f"they are variables of calls of {function}() that have ended: a kept exception holds"
+            " such, by its traceback"
         )
         remedy = (
             "where the program keeps an exception, keep its text instead (str(error)), or"
@@ -94,8 +94,8 @@ def finished_models(scene: Scene) -> Iterator[Finding]:
     yield Finding(
         id="finished_models",
         verdict=Verdict.LIKELY,
-        title=f"{scene.part_of_heap(size_bytes)} are"
-        f" {counted(len(finished), 'trained model')} that did not run again once the next was built",
+        title=f"{scene.part_of_heap(size_bytes)} are {counted(len(finished), 'trained model')}"
+        " that did not run again once the next was built",
         bytes=size_bytes,
         place=scene.view.place_of_block(finished[0].first_row),
         evidence=tuple(evidence),

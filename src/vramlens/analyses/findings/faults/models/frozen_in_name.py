@@ -42,8 +42,8 @@ def frozen_in_name(scene: Scene) -> Iterator[Finding]:
         bytes=size_bytes,
         place=scene.view.place_of_block(scene.device.allocations.largest_of(unfrozen)),
         evidence=("it is an attribute of the module; its parameters still require gradients",),
-        fix=f"call {module}.requires_grad_(False){others}, with the underscore: the method freezes the parameters"
-        f" (up to {format_size(size_bytes)} less)",
+        fix=f"call {module}.requires_grad_(False){others}, with the underscore: the method freezes"
+        f" the parameters (up to {format_size(size_bytes)} less)",
         extent=scene.extent(rows),
     )
 

@@ -83,9 +83,9 @@ def _finding(
         bytes=size_bytes,
         place=scene.view.place_of_block(int(rows[0])),
         evidence=("no optimizer has either; whether their values are the same is not recorded",),
-        fix=f"if they hold the same values, keep them once: ask {module} with its adapters switched off (PEFT:"
-        f" disable_adapter()) instead of {copy}, or let both share the parameters"
-        f" (up to {format_size(size_bytes)} less)",
+        fix=f"if they hold the same values, keep them once: ask {module} with its adapters"
+        f" switched off (PEFT: disable_adapter()) instead of {copy}, or let both share the"
+        f" parameters (up to {format_size(size_bytes)} less)",
         extent=scene.extent(rows),
     )
 

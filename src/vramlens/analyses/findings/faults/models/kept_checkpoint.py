@@ -41,7 +41,8 @@ def kept_checkpoint(scene: Scene) -> Iterator[Finding]:
             title="a checkpoint that was loaded to the GPU, beside the model that has its own copy",
             evidence=("its keys are those of the model's parameters and of an optimizer's state",),
             fix='load it to the CPU, torch.load(path, map_location="cpu"): load_state_dict() copies to the GPU what'
-            " the model and the optimizer need; or delete it once they have loaded it (about {size} less)",
+            " the model and the optimizer need; or delete it once they have loaded it (about"
+            " {size} less)",
         )
     if _is_much(scene, rows[is_copy]):
         yield _finding(
@@ -53,8 +54,8 @@ def kept_checkpoint(scene: Scene) -> Iterator[Finding]:
                 "while a new copy is made, the earlier copy is still there",
             ),
             fix='keep the copy on the CPU: t.detach().to("cpu", copy=True) of each tensor in place of deepcopy() or'
-            " clone() (about {size} less); or copy into the tensors of the first one with copy_(), which needs no"
-            " second one",
+            " clone() (about {size} less); or copy into the tensors of the first one with copy_(),"
+            " which needs no second one",
         )
 
 

@@ -39,17 +39,17 @@ def left_in_groups(scene: Scene) -> Iterator[Finding]:
     yield Finding(
         id="left_in_groups",
         verdict=Verdict.LIKELY if is_replaced else Verdict.POSSIBLE,
-        title=f"{scene.part_of_heap(size_bytes)} are {counted(len(parameters), 'parameter')} that no"
-        " module has any more and the optimizer's groups still have, and their states",
+        title=f"{scene.part_of_heap(size_bytes)} are {counted(len(parameters), 'parameter')} that"
+        " no module has any more and the optimizer's groups still have, and their states",
         bytes=size_bytes,
         place=scene.view.place_of_block(largest),
         evidence=(
-            "modules got other parameters since, which the optimizer has, too; the last backward pass computed"
-            " no gradients of these",
+            "modules got other parameters since, which the optimizer has, too; the last backward"
+            " pass computed no gradients of these",
         ),
-        fix="where parameters are replaced, take the old ones out of the optimizer before the new group is"
-        " added: optimizer.state.pop(p, None) for each, and leave their group out of optimizer.param_groups;"
-        f" or build a new optimizer there (about {size} less){unless}",
+        fix="where parameters are replaced, take the old ones out of the optimizer before the new"
+        " group is added: optimizer.state.pop(p, None) for each, and leave their group out of"
+        f" optimizer.param_groups; or build a new optimizer there (about {size} less){unless}",
         extent=scene.extent(rows),
     )
 

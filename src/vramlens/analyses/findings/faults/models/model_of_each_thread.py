@@ -48,14 +48,14 @@ def model_of_each_thread(scene: Scene) -> Iterator[Finding]:
     yield Finding(
         id="model_of_each_thread",
         verdict=Verdict.LIKELY if is_building else Verdict.POSSIBLE,
-        title=f"{scene.part_of_heap(size_bytes)} are weights of {models} models of one kind, or more, that were"
-        " built in threads",
+        title=f"{scene.part_of_heap(size_bytes)} are weights of {models} models of one kind, or"
+        " more, that were built in threads",
         bytes=saved_bytes,
         place=view.place_of_block(int(rows[0])),
         evidence=("nothing trains them",),
-        fix="if their weights are the same, build one before the threads start (or once, under a lock), and let all of"
-        " them use it: a forward pass without gradients changes nothing in it"
-        f" (at least {format_size(saved_bytes)} less)",
+        fix="if their weights are the same, build one before the threads start (or once, under a"
+        " lock), and let all of them use it: a forward pass without gradients changes nothing in"
+        f" it (at least {format_size(saved_bytes)} less)",
         extent=scene.extent(rows),
     )
 

@@ -47,7 +47,8 @@ def replaced_states(scene: Scene) -> Iterator[Finding]:
         bytes=size_bytes,
         place=scene.view.place_of_block(int(states[-1])),
         evidence=(
-            "optimizer.state has an entry for each parameter that it stepped, and its keys keep these alive",
+            "optimizer.state has an entry for each parameter that it stepped, and its keys keep"
+            " these alive",
         ),
         fix="where a parameter is replaced, take the old one out of the state: state ="
         " optimizer.state.pop(old), and optimizer.state[new] = state with the new sizes (about"

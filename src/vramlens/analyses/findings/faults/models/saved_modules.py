@@ -34,12 +34,13 @@ def saved_modules(scene: Scene) -> Iterator[Finding]:
     yield Finding(
         id="saved_modules",
         verdict=Verdict.LIKELY,
-        title=f"{scene.part_of_heap(size_bytes)} are whole copies of {layers} that are trained beside the"
-        " adapters (modules_to_save), with their gradients and states",
+        title=f"{scene.part_of_heap(size_bytes)} are whole copies of {layers} that are trained"
+        " beside the adapters (modules_to_save), with their gradients and states",
         bytes=size_bytes,
         place=scene.view.place_of_block(int(copies[0])),
         evidence=("the originals stay beside them, and every state of the optimizer is as large",),
-        fix=f"unless tokens were added or a head is new, leave {layers} out of modules_to_save; for new tokens train"
-        f" only their rows (trainable_token_indices): at least {format_size(size_bytes)} less",
+        fix=f"unless tokens were added or a head is new, leave {layers} out of modules_to_save;"
+        " for new tokens train only their rows (trainable_token_indices): at least"
+        f" {format_size(size_bytes)} less",
         extent=scene.extent(rows),
     )

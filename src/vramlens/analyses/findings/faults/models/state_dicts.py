@@ -39,7 +39,8 @@ def state_dicts(scene: Scene) -> Iterator[Finding]:
     yield Finding(
         id="state_dicts",
         verdict=Verdict.LIKELY,
-        title=f"{scene.part_of_heap(size_bytes)} are the weights of {models} models or more, in dicts on the GPU",
+        title=f"{scene.part_of_heap(size_bytes)} are the weights of {models} models or more, in"
+        " dicts on the GPU",
         bytes=size_bytes,
         place=scene.view.place_of_block(int(rows[-1])),
         evidence=("several have the same keys, and no model has run",),

@@ -50,15 +50,17 @@ def trained_base(scene: Scene) -> Iterator[Finding]:
     yield Finding(
         id="trained_base",
         verdict=Verdict.LIKELY,
-        title=f"the optimizer trains {format_size(base_bytes)} of weights beside {format_size(adapter_bytes)} of"
-        f" adapters: {scene.part_of_heap(size_bytes)} are gradients and states of these weights",
+        title=f"the optimizer trains {format_size(base_bytes)} of weights beside"
+        f" {format_size(adapter_bytes)} of adapters: {scene.part_of_heap(size_bytes)} are"
+        " gradients and states of these weights",
         bytes=size_bytes,
         place=scene.view.place_of_block(largest),
         evidence=(
             f"{names.name(largest)} is trained, and {names.name(int(adapters[0]))} is an adapter",
         ),
-        fix="freeze all but the adapters and the head, before the optimizer is built: call requires_grad_(False) on"
-        f" the others, and check the condition that selects them (at least {format_size(size_bytes)} less)",
+        fix="freeze all but the adapters and the head, before the optimizer is built: call"
+        " requires_grad_(False) on the others, and check the condition that selects them (at least"
+        f" {format_size(size_bytes)} less)",
         extent=scene.extent(rows),
     )
 

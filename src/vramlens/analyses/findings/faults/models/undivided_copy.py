@@ -78,12 +78,12 @@ def _finding(
         bytes=saved_bytes,
         place=scene.view.place_of_block(scene.device.allocations.largest_of(rows)),
         evidence=(
-            f"{counted(len(parameters), 'parameter')} with the names and types of the divided ones; no optimizer has"
-            f" them, and they ran in {ran:,} of {steps:,} steps",
+            f"{counted(len(parameters), 'parameter')} with the names and types of the divided"
+            f" ones; no optimizer has them, and they ran in {ran:,} of {steps:,} steps",
         ),
-        fix="divide the copy as the model is divided (call fully_shard on it in the same way, before it is updated),"
-        " and update each rank's part: average.add_(parameter, alpha=...) instead of parameter.full_tensor()"
-        f" (about {format_size(saved_bytes)} less on each rank)",
+        fix="divide the copy as the model is divided (call fully_shard on it in the same way,"
+        " before it is updated), and update each rank's part: average.add_(parameter, alpha=...)"
+        f" instead of parameter.full_tensor() (about {format_size(saved_bytes)} less on each rank)",
         extent=scene.extent(rows),
     )
 

@@ -36,12 +36,12 @@ def concatenated_copy(scene: Scene) -> Iterator[Finding]:
         yield Finding(
             id="concatenated_copy",
             verdict=Verdict.LIKELY,
-            title=f"the request is as large as all {len(rows):,} {words} together: a copy of them in"
-            f" one tensor, {format_size(request.size_bytes)}",
+            title=f"the request is as large as all {len(rows):,} {words} together: a copy of them"
+            f" in one tensor, {format_size(request.size_bytes)}",
             bytes=request.size_bytes,
             place=scene.view.place_of_stack(request.stack),
             evidence=("torch.cat and parameters_to_vector make such copies",),
-            fix="if only a norm or a sum is wanted, do not concatenate them: a norm is that of their norms,"
-            " torch.stack([g.norm() for g in grads]).norm()",
+            fix="if only a norm or a sum is wanted, do not concatenate them: a norm is that of"
+            " their norms, torch.stack([g.norm() for g in grads]).norm()",
         )
         return

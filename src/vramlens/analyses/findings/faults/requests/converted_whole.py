@@ -46,13 +46,13 @@ def converted_whole(scene: Scene) -> Iterator[Finding]:
     yield Finding(
         id="converted_whole",
         verdict=Verdict.LIKELY,
-        title=f"A tensor of {size} is converted as a whole, to a type that is {times} times as wide:"
-        f" {format_size(request.size_bytes)} at once",
+        title=f"A tensor of {size} is converted as a whole, to a type that is {times} times as"
+        f" wide: {format_size(request.size_bytes)} at once",
         bytes=request.size_bytes,
         place=scene.failed_place,
         evidence=(f"the request is exactly {times} times as large as the largest tensor in use",),
-        fix="keep it as it is, and convert the rows that are used at a time, x[index].float(), where only some are"
-        f" (up to {format_size(request.size_bytes)} less)",
+        fix="keep it as it is, and convert the rows that are used at a time, x[index].float(),"
+        f" where only some are (up to {format_size(request.size_bytes)} less)",
     )
 
 

@@ -12,9 +12,10 @@ from vramlens.analyses.attribution.phases import EMBEDDING_FORWARD, LINEAR_FORWA
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.scene import Scene, after_failure
 from vramlens.ground.allocator_sizes import block_size
+from vramlens.ground.place import Place
 from vramlens.ground.verdict import Verdict
 from vramlens.trace import TensorKind
-from vramlens.units import format_size, joined
+from vramlens.units import counted, format_size, joined
 
 _LEAST_SHARE = 0.2
 """Of what is in use, with the failed request."""
@@ -22,13 +23,15 @@ _FEW_ROWS = 0.05
 """Of a table: a language model's batch looks many of its words up."""
 _FEWEST_PASSES = 3
 """Backward passes before this one, whose gradients were small."""
+_OF_PENALTIES = re.compile(r"^(?:Pow|Abs|Norm|LinalgVectorNorm)Backward")
+"""What computes with each entry of a weight alone: no look-up, and no product with it."""
 _SHOWN = 2
 """Tables that are named."""
 _EVIDENCE = "an embedding's gradient is dense unless it is made with sparse=True"
 _FIX = (
-    "make it nn.Embedding(..., sparse=True), and give the table an optimizer that takes sparse gradients:"
-    " SGD and Adagrad do, torch.optim.SparseAdam in the place of Adam and AdamW (weight decay and"
-    " clip_grad_norm_ do not take them)"
+    "make it nn.Embedding(..., sparse=True), and give the table an optimizer that takes sparse"
+    " gradients: SGD and Adagrad do, torch.optim.SparseAdam in the place of Adam and AdamW (weight"
+    " decay and clip_grad_norm_ do not take them)"
 )
 
 
@@ -50,11 +53,11 @@ def _of_new_term(scene: Scene, table: str) -> Iterator[Finding]:
     is_as_large = allocations.requested_bytes == request.size_bytes
     large_rows = np.flatnonzero(is_as_large & (phases.phase == Phase.BACKWARD))
     is_earlier = allocations.born[large_rows] < phases.span_start[-1]
-    earlier_passes = len(phases.span_start) - 1
-    if is_earlier.any() or earlier_passes < _FEWEST_PASSES:
+    earlier_passes, node = len(phases.span_start) - 1, scene.ending_node
+    is_penalty = _OF_PENALTIES.match(node) is not None
+    if is_earlier.any() or (earlier_passes < _FEWEST_PASSES and not is_penalty):
         return
     rows = np.intersect1d(large_rows, scene.advice_rows)
-    node = scene.ending_node
     if "Embedding" in node or not (node or len(rows)):
         return  # a look-up whose gradient is dense, as where the table was frozen before
     size_bytes = scene.bytes_of(rows) + request.size_bytes
@@ -63,16 +66,36 @@ def _of_new_term(scene: Scene, table: str) -> Iterator[Finding]:
     yield Finding(
         id="dense_embedding_gradient",
         verdict=Verdict.LIKELY,
-        title=f"this backward pass makes gradients for the whole of {table}, {format_size(request.size_bytes)} each,"
-        f" {format_size(size_bytes)} with the request that failed; {earlier_passes:,} earlier ones made none as large",
+        title=f"this backward pass makes gradients for the whole of {table},"
+        f" {format_size(request.size_bytes)} each, {format_size(size_bytes)} with the request that"
+        f" failed{_not_before(earlier_passes)}",
         bytes=size_bytes,
-        place=scene.failed_place,
-        evidence=("a term of the loss that uses the whole table makes its gradient dense",),
-        fix="find the term that is new in this step's loss and uses the whole table, such as a penalty"
-        f" weight.pow(2).sum(), and compute it on the rows that the step looks up, which makes the term smaller"
-        f" ({format_size(size_bytes)} less)",
+        place=_line_of_term(scene, request.size_bytes) or scene.failed_place,
+        evidence=(
+            "a term of the loss that uses the whole table makes its gradient dense, also with"
+            " sparse=True",
+            *([f"memory ran out in {node}, which looks nothing up"] if is_penalty else []),
+        ),
+        fix="find the term of the loss that uses the whole"
+        f" table{', new in this step' if earlier_passes else ''}, such as a penalty"
+        " weight.pow(2).sum(), and compute it on the rows that the step looks up, which makes the"
+        f" term smaller ({format_size(size_bytes)} less)",
         extent=scene.extent(rows),
     )
+
+
+def _not_before(earlier_passes: int) -> str:
+    earlier = counted(earlier_passes, "earlier one")
+    return f"; {earlier} made none as large" if earlier_passes else ""
+
+
+def _line_of_term(scene: Scene, size_bytes: int) -> Place | None:
+    """The line of the last forward pass that made something as large as a table; None without one."""
+    allocations, phases = scene.device.allocations, scene.view.phases
+    is_term = (allocations.born < phases.span_start[-1]) & (phases.phase != Phase.BACKWARD)
+    is_term &= (allocations.requested_bytes == size_bytes) & scene.view.modules.marked
+    rows = np.flatnonzero(is_term)
+    return scene.view.place_of_block(int(rows[-1])) if len(rows) else None
 
 
 def _asked_for(scene: Scene, table: str) -> Iterator[Finding]:
@@ -82,8 +105,8 @@ def _asked_for(scene: Scene, table: str) -> Iterator[Finding]:
     yield Finding(
         id="dense_embedding_gradient",
         verdict=Verdict.LIKELY,
-        title=f"the gradient of {table} is as large as the table: {format_size(request_bytes)} for the"
-        " rows of one step, and as much again for each further look-up",
+        title=f"the gradient of {table} is as large as the table: {format_size(request_bytes)} for"
+        " the rows of one step, and as much again for each further look-up",
         bytes=request_bytes,
         place=scene.failed_place,
         evidence=(_EVIDENCE,),

@@ -39,9 +39,9 @@ def joint_covariance(scene: Scene) -> Iterator[Finding]:
         bytes=request.size_bytes,
         place=scene.failed_place,
         evidence=("memory ran out in it, in the model's prediction",),
-        fix="if only means and variances are used, compute a part of the points at a time: for part in"
-        " points.split(1024): posterior = model(part), and keep posterior.mean and posterior.variance"
-        f" (at least {format_size(request.size_bytes)} less)",
+        fix="if only means and variances are used, compute a part of the points at a time: for"
+        " part in points.split(1024): posterior = model(part), and keep posterior.mean and"
+        f" posterior.variance (at least {format_size(request.size_bytes)} less)",
         recurs=True,
     )
 

@@ -219,11 +219,11 @@ def _square(shape: Shape, request_bytes: int, *, has_text: bool) -> _Use | None:
     for size in sorted(set(shape.sizes), reverse=True):
         if size >= _FEWEST_ROWS and request_bytes == size * size * shape.item_bytes:
             return _Use(
-                f"it is a square matrix: a number for each pair of {size:,} rows (or columns), as many as"
-                f" {shape} has",
-                "if only its diagonal, some of its entries or sums of it are needed, compute these instead (in"
-                " blocks of rows; for listed pairs (x[i] * y[j]).sum(-1)); if most of it is zeros, make it"
-                f" sparse{hint}",
+                f"it is a square matrix: a number for each pair of {size:,} rows (or columns), as"
+                f" many as {shape} has",
+                "if only its diagonal, some of its entries or sums of it are needed, compute these"
+                " instead (in blocks of rows; for listed pairs (x[i] * y[j]).sum(-1)); if most of"
+                f" it is zeros, make it sparse{hint}",
             )
     return None
 
@@ -241,8 +241,8 @@ def _all_pairs(shape: Shape, request_bytes: int, sizes: Collection[int]) -> _Use
         return None
     pairs_bytes = format_size(rows * others * shape.item_bytes)
     return _Use(
-        f"it is {rows:,} x {others:,} x {columns:,} numbers: all pairs of rows of {shape} and another,"
-        " with every column (a broadcast)",
+        f"it is {rows:,} x {others:,} x {columns:,} numbers: all pairs of rows of {shape} and"
+        " another, with every column (a broadcast)",
         f"use torch.cdist or a matrix product, which make one number per pair ({pairs_bytes}), or"
         " compare chunks of rows",
     )
@@ -258,8 +258,8 @@ def _all_classes(shape: Shape, request_bytes: int) -> _Use | None:
         return None
     return _Use(
         f"it is {classes:,} times as large as {shape}, as a one-hot form is",
-        "use the class numbers themselves, not their one-hot form: scatter_add_ into zeros for counts,"
-        " gather to pick entries, cross_entropy for a loss, an embedding for a product",
+        "use the class numbers themselves, not their one-hot form: scatter_add_ into zeros for"
+        " counts, gather to pick entries, cross_entropy for a loss, an embedding for a product",
     )
 
 

@@ -47,6 +47,7 @@ def loaded_whole(scene: Scene) -> Iterator[Finding]:
         place=place,
         evidence=("memory ran out in the load, before anything used what it has read",),
         fix='load to the CPU, with map_location="cpu" (safetensors: device="cpu"): load_state_dict copies to the'
-        f" GPU what the model has, and nothing else stays there (up to {format_size(size_bytes)} less)",
+        f" GPU what the model has, and nothing else stays there (up to {format_size(size_bytes)}"
+        " less)",
         extent=scene.extent(loaded),
     )

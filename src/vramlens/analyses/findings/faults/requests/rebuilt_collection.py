@@ -49,8 +49,8 @@ def rebuilt_collection(scene: Scene) -> Iterator[Finding]:
         bytes=size_bytes,
         place=place,
         evidence=("that is the line that failed",),
-        fix=f"replace one entry at a time (for each key or index i: {rebuild['old']}[i] = …): the old entry"
-        f" goes before the next is made (at least {format_size(size_bytes)} less)",
+        fix=f"replace one entry at a time (for each key or index i: {rebuild['old']}[i] = …): the"
+        f" old entry goes before the next is made (at least {format_size(size_bytes)} less)",
         extent=scene.extent(rows),
         recurs=True,
     )
