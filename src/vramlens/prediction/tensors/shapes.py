@@ -390,14 +390,9 @@ class OperatorRunner:
         if target.type == source_device.type:
             tensors = [source]
             return self._run_shapes(operator, args, kwargs, tensors)
-        if source.layout is torch.sparse_coo:
+        if source.layout is not torch.strided:
             return self._sparse.copied(
                 source, lambda part: self._to_copy(operator, (part,), {"device": target})
-            )
-        if source.layout is not torch.strided:
-            raise NotImplementedError(
-                f"shapes of {source.layout} tensors forget how many values they have: use"
-                " sparse_coo"
             )
         dtype, layout = kwargs.get("dtype"), kwargs.get("memory_format")
         content = self._values.of(source)

@@ -17,6 +17,7 @@ from vramlens.prediction.kernels.kernel_requests import is_called_by_autograd
 from vramlens.prediction.requests.request_log import RequestLog
 from vramlens.prediction.tensors.known_values import KnownValues
 from vramlens.prediction.tensors.operator_schema import Operator
+from vramlens.prediction.tensors.sparse import compressed_matrices as compressed
 from vramlens.prediction.tensors.sparse.sparse_products import (
     SUMMED,
     WORKSPACE,
@@ -33,7 +34,11 @@ UNKNOWN_ROWS = "sparse gradients: rows whose indices are not known are taken as 
 ACCUMULATED = "sparse gradients that are accumulated over several backwards: the rows of each"
 _INDICES, _IS_UNIQUE = "vramlens_indices", "vramlens_is_unique"
 _INDEX_BYTES = 8
-_MAKERS = {"aten._sparse_coo_tensor_with_dims_and_tensors", "aten._embedding_bag_backward"}
+_MAKERS = {
+    "aten._sparse_coo_tensor_with_dims_and_tensors",
+    "aten._embedding_bag_backward",
+    *compressed.MAKERS,
+}
 _MEAN = 1  # EmbeddingBagMode
 
 
@@ -58,7 +63,10 @@ class SparseGradients:
             "aten._coalesce": self._coalesced,
             "aten.sparse_mask": self._masked,
             "aten.t": self._transposed,
+            **dict.fromkeys(compressed.MAKERS, self._compressed),
+            **{name: partial(self._part, part) for name, part in compressed.PARTS.items()},
             "aten.mm": partial(self._product, "aten.mm"),
+            "aten.mv": self._product_with_vector,
             **{name: partial(self._product, name) for name in SUMMED},
         }
 
@@ -72,7 +80,18 @@ class SparseGradients:
         return make(args) if is_about_sparse or makes_one else None
 
     def copied(self, source: Any, copy: Callable[[Any], Any]) -> Any:
-        """A sparse tensor of copies of another's indices and values, on another device."""
+        """A sparse tensor of copies of another's indices and values, on another device.
+
+        Raises:
+            NotImplementedError: its layout is that of blocks.
+        """
+        if source.layout is not torch.sparse_coo:
+            matrix = compressed.copied(source, copy, self._matrix)
+            if matrix is None:
+                raise NotImplementedError(
+                    f"shapes of {source.layout} tensors forget how many values they have"
+                )
+            return matrix
         indices, values = copy(source._indices()), copy(source._values())
         if not hasattr(indices, "fake_device") and not hasattr(values, "fake_device"):
             shape, is_unique = source.size(), source.is_coalesced()
@@ -89,6 +108,16 @@ class SparseGradients:
     def _made(self, args: Any) -> Any:
         sparse_dims, dense_dims, shape, indices, values = args[:5]
         return self._sparse(sparse_dims, dense_dims, shape, indices, values)
+
+    def _compressed(self, args: Any) -> Any | None:
+        return compressed.made(args, self._matrix)
+
+    def _matrix(self, shape: Any, indices: Any, values: Any) -> Any:
+        """A matrix of indices that differ."""
+        return self._sparse(2, 0, shape, indices, values, is_unique=True)
+
+    def _part(self, name: str, args: Any) -> Any | None:
+        return compressed.part(args[0], name) if compressed.is_compressed(args[0]) else None
 
     def _of_bags(self, args: Any) -> Any | None:
         """The gradient of an embedding bag: a row for each index, of means divided in place
@@ -236,6 +265,8 @@ class SparseGradients:
         aten/src/ATen/native/TensorShape.cpp): no longer in order, but as unique as they were.
         """
         source = args[0]
+        if compressed.is_compressed(source):
+            return compressed.transposed(source, self._matrix)
         indices, values = source._indices().clone(), source._values().clone()
         self._log.scratch(int(source._nnz()) * _INDEX_BYTES)
         shape = tuple(reversed(source.size()))
@@ -255,12 +286,21 @@ class SparseGradients:
         self.notes[WORKSPACE] = None
         size = int(matrix.shape[0]) * int(dense.shape[1]) * dense.element_size()
         zeros = None if name in SUMMED else self._log.allocate(size)
-        if not matrix.is_coalesced():
-            matrix = self._coalesced((matrix,))
-        product = summed_product(matrix, dense, self._fake_mode, self._log)
+        if compressed.is_compressed(matrix):
+            product = compressed.product(matrix, dense, self._fake_mode, self._log)
+        else:
+            unique = matrix if matrix.is_coalesced() else self._coalesced((matrix,))
+            product = summed_product(unique, dense, self._fake_mode, self._log)
         if zeros is not None:
             self._log.free(zeros)
         return product
+
+    def _product_with_vector(self, args: Any) -> Any | None:
+        matrix, vector = args[:2]
+        if matrix.layout is not torch.sparse_coo or not compressed.is_compressed(matrix):
+            return None
+        self.notes[WORKSPACE] = None
+        return compressed.product(matrix, vector, self._fake_mode, self._log)
 
     def _distinct(self, source: Any) -> Any | None:
         """The distinct indices; None where they are not known."""
