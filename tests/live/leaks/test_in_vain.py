@@ -195,3 +195,25 @@ def test_numbers_that_are_taken_out_do_not_come_again() -> None:
     (leak,) = watch.report().leaks
     assert leak.verdict == "likely"
     assert "more comes than goes" in leak.reason or "none of it went" in leak.reason
+
+
+class _OnHost(_Table):
+    """What is moved to the CPU is to be kept there; of a view, little of it."""
+
+    def __init__(self, shown: int) -> None:
+        super().__init__()
+        self.shown = shown
+
+    def add(self) -> None:
+        self.all_rows.append(torch.zeros(4096)[: self.shown].cpu().numpy())
+
+
+@pytest.mark.parametrize(("shown", "verdict"), [(8, "proven"), (4096, "possible")])
+def test_what_is_moved_to_the_host_to_be_kept(shown: int, verdict: str) -> None:
+    watch, kept = LeakWatch(), _OnHost(shown)
+    for _ in range(STEPS):
+        kept.add()
+        watch.step()
+    (leak,) = watch.report().leaks
+    assert leak.verdict == verdict
+    assert ("numpy().copy()" in (leak.fix or "")) == (verdict == "proven")

@@ -59,6 +59,7 @@ class Growth:
         is_in_use: whether its older entries are still written to.
         late_share: of the bytes that it keeps, those from the second half of its steps.
         young_entries: how many of its entries hold something that was born while it was watched.
+        is_of_views: whether it keeps views that need little of their storages.
     """
 
     container: Any
@@ -79,6 +80,7 @@ class Growth:
     is_in_use: bool = False
     late_share: float = 0.5
     young_entries: int = 0
+    is_of_views: bool = False
 
     @property
     def store(self) -> Store | None:

@@ -444,9 +444,11 @@ def _in_use(evidence: Evidence) -> str:
 
 
 def _moved_away(evidence: Evidence) -> str:
-    """What is stored was moved to the CPU by the program."""
-    stored = evidence.store.value
-    if evidence.growth.is_graph or stored is None or not any(map(moves_to_cpu, ast.walk(stored))):
+    """What is stored was moved to the CPU by the program, to be kept as it is."""
+    growth, stored = evidence.growth, evidence.store.value
+    if growth.is_graph or growth.is_of_views:
+        return ""
+    if stored is None or not any(map(moves_to_cpu, ast.walk(stored))):
         return ""
     return "it is moved to host memory on purpose and grows there"
 

@@ -135,6 +135,8 @@ class _PileCase:
         kind = class_of(search, chain, at, keeper, scene.statements, is_graph=self._is_graph)
         owner = self._owner(keeper)
         maker = self._made(keeper, observed)
+        kept_things = self._kept_things(keeper)
+        views_text = _views_text(kept_things)
         growth = Growth(
             container=self._container,
             keeper=keeper,
@@ -154,9 +156,9 @@ class _PileCase:
             is_in_use=pile.is_in_use,
             late_share=_late_share(pile),
             young_entries=_young_entries(scene, pile),
+            is_of_views=bool(views_text),
         )
-        kept_things = self._kept_things(keeper)
-        in_vain = _views_text(kept_things) or read_in_vain(scene.statements, growth)
+        in_vain = views_text or read_in_vain(scene.statements, growth)
         verdict, evidence, reason = pile_verdict(search, scene.statements, pile, growth, in_vain)
         has_fix = self._is_to_change(verdict, kind, keeper)
         return LiveLeak(
