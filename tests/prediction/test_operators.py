@@ -119,6 +119,8 @@ with run.going():
     size, rows = most_of(
         lambda: torch.sparse_csr_tensor(begins, places[1], edges.values(), (16384, 16384)))
     print("compressed", size, rows.values().shape, rows.crow_indices().shape)
+    size, same = most_of(edges.to_sparse_csr)
+    print("converted", size * MIB, same.col_indices().shape, most_of(lambda: same @ nodes)[0])
     vector = torch.ones(16384, device="cuda")
     works = [lambda: torch.sparse.mm(rows, nodes), lambda: rows @ nodes, lambda: rows @ vector,
              lambda: rows.t(), lambda: rows.t() @ nodes, lambda: rows @ nodes[:, ::2]]
@@ -337,6 +339,7 @@ def test_a_compressed_matrix_requests_nothing_and_its_product_only_results(
     468.4, a backward pass 667.3 with 663.8.
     """
     assert said["compressed"] == "0.0 torch.Size([1048576]) torch.Size([16385])"
+    assert said["converted"] == "131080.0 torch.Size([1048576]) 64.0"  # where each row begins
     assert said["compressed_products"] == "64.0 64.0 0.1 0.0 84.1 48.0"
     assert said["compressed_backward"] == "116.1"
     assert said["moved"] == "torch.Size([2, 5]) cuda"

@@ -65,6 +65,7 @@ class SparseGradients:
             "aten.t": self._transposed,
             **dict.fromkeys(compressed.MAKERS, self._compressed),
             **{name: partial(self._part, part) for name, part in compressed.PARTS.items()},
+            "aten._to_sparse_csr": self._to_compressed,
             "aten.mm": partial(self._product, "aten.mm"),
             "aten.mv": self._product_with_vector,
             **{name: partial(self._product, name) for name in SUMMED},
@@ -111,6 +112,21 @@ class SparseGradients:
 
     def _compressed(self, args: Any) -> Any | None:
         return compressed.made(args, self._matrix)
+
+    def _to_compressed(self, args: Any) -> Any:
+        """The same columns and values, and where each row begins (coo_to_sparse_csr in
+        aten/src/ATen/native/TensorConversions.cpp).
+        """
+        matrix = args[0]
+        if compressed.is_compressed(matrix):
+            return matrix
+        unique = matrix if matrix.is_coalesced() else self._coalesced((matrix,))
+        with self._fake_mode:
+            begins = unique._indices().new_empty((int(matrix.shape[0]) + 1,))
+            columns = unique._indices()[1]
+        self._log.note(begins)
+        parts = (begins, columns, unique._values(), matrix.size())
+        return compressed.made(parts, self._matrix)
 
     def _matrix(self, shape: Any, indices: Any, values: Any) -> Any:
         """A matrix of indices that differ."""
