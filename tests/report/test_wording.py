@@ -15,6 +15,7 @@ from vramlens.report.wording import capitalized, with_verdict
         ("a size of 1 is repeated", "A size"),
         ("hidden @ weight.T makes a number", "hidden @"),
         ("x - y broadcasts", "x - y"),
+        ("a, n = torch.where(mask) makes a number", "a, n"),
         ("cuBLAS asked for it", "cuBLAS"),
         ("vramlens run", "vramlens"),
         ("adj.to_dense() makes every zero", "adj.to_dense()"),

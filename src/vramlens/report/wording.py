@@ -116,7 +116,7 @@ def with_stake(text: str, size_bytes: int | None) -> str:
 
 
 _COMMANDS = {"vramlens", "torchrun", "python", "pip", "git", "export"}
-_EXPRESSION = re.compile(r"^\w+ [-+*/@=<>&|^]")
+_EXPRESSION = re.compile(r"^\w+(?:, \w+)* [-+*/@=<>&|^]")
 """``hidden @ weight``: code, though it begins with a word."""
 
 

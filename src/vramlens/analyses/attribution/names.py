@@ -250,7 +250,9 @@ def stores_of_results(names: Names, allocations: NDArray[np.int64]) -> dict[str,
     result of the latest step in most programs.
     """
     results: dict[str, list[int]] = {}
-    for row in allocations[names.in_graph[allocations] & names.of_program[allocations]].tolist():
+    is_kept = names.of_program.copy()
+    is_kept[names.of_kind(TensorKind.BUFFER)] = True
+    for row in allocations[names.in_graph[allocations] & is_kept[allocations]].tolist():
         if _LASTS.search(names.name(row)):
             results.setdefault(_NUMBERED.sub("", names.name(row)), []).append(row)
     return dict(sorted(results.items(), key=lambda entry: -len(entry[1])))

@@ -118,12 +118,7 @@ FROM_RECORDING: tuple[FindingRow[Scene], ...] = (
     _fault(
         "contraction_order", contraction_order, importance=1, takes_place_of="request_too_large"
     ),
-    _fault(
-        "previous_result",
-        previous_result,
-        takes_place_of="costly_expression",
-        saves_at_most=True,
-    ),
+    _fault("previous_result", previous_result, saves_at_most=True),
     _fault("repeated_rows", repeated_rows, takes_place_of="costly_expression"),
     _fault("written_out_view", written_out_view, takes_place_of="request_too_large"),
     _fault("vectorized_transform", vectorized_transform, takes_place_of="request_too_large"),

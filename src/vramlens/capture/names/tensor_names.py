@@ -225,7 +225,7 @@ class _NamesOfTensors:
                 shape=self._shapes.get((device, address), ""),
                 circle=circle_at.get((device, address), ""),
                 frozen=True if (device, address) in facts.frozen else None,
-                in_graph=True if (device, address) in self._in_graph else None,
+                in_graph=self._made_by_graph(storage.kind, device, address),
             )
             for (device, address), storage in self._claims.names.items()
         ]
@@ -242,6 +242,7 @@ class _NamesOfTensors:
             for name, buffer in named_items(self._modules.tables[module].get("_buffers")):
                 if self._is_tensor(buffer):
                     self._claims.add(buffer, f"{path}.{name}", "buffer")
+                    self._note_graph(buffer)
                     self._buffers.append(buffer)
 
     def _claim_parameter(self, parameter: Any, name: str) -> None:
@@ -311,8 +312,10 @@ class _NamesOfTensors:
 
     def _claim_gradients(self) -> None:
         for parameter in self._parameters:
-            name = self._parameter_names[id(parameter)]
-            self._claims.add(self._heap.gradient(parameter), name, "gradient", GRADIENT_FORM)
+            name, gradient = self._parameter_names[id(parameter)], self._heap.gradient(parameter)
+            self._claims.add(gradient, name, "gradient", GRADIENT_FORM)
+            if gradient is not None:
+                self._note_graph(gradient)
             is_plain = self._heap.is_plain(parameter)
             for attribute, holder in self._heap.attributes(parameter):
                 kind = attribute_kind(attribute, "tensor")
@@ -367,6 +370,12 @@ class _NamesOfTensors:
             self._shapes[storage.device, storage.address] = self._shape_of(storage, views[storage])
             for tensor in views[storage]:
                 self._note_graph(tensor)
+
+    def _made_by_graph(self, kind: str, device: int, address: int) -> bool | None:
+        """True of a storage that a graph made; None of others, and of parameters: views of them have
+        a graph.
+        """
+        return (kind != "parameter" and (device, address) in self._in_graph) or None
 
     def _note_graph(self, tensor: Any) -> None:
         """Keeps the storage of a tensor that an autograd graph made."""

@@ -11,6 +11,8 @@ from support.made_failures import MadeRun, finding_of
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.findings.faults.expressions.expression_uses import (
     use_of_expression,
+)
+from vramlens.analyses.findings.faults.expressions.gradient_uses import (
     use_of_node,
     use_of_statement,
 )
@@ -45,6 +47,10 @@ CALLS = {
     "logits.log_softmax(-1)": "logits_to_keep=N",
     "F.log_softmax(logits, dim=-1)": "a part of the rows",
     "torch.diag_embed(d)": "x * d[:, None]",
+    "MultivariateNormal(loc, scale_tril=torch.diag_embed(scale))": "Independent(Normal(loc, scale)",
+    "self.teacher = copy.deepcopy(self).eval()": "set that to None before this line",
+    "self.rays = self.rays[torch.randperm(n)]": "x[order[i : i + batch]]",
+    "a, n = torch.where(~same)": "torch.where(mask, x, 0)",
     "torch.linalg.inv(k)": "torch.linalg.solve",
     "adj + torch.eye(n, device=adj.device)": "in place",
     "K + 1e-6 * torch.eye(n)": "in place",
@@ -108,6 +114,7 @@ HARMLESS = (
     "a @ b",
     'torch.zeros(4, device="cpu")',
     "self.repeat",
+    "torch.where(mask, x, 0)",
     "parts.cat()",
     "table[0:4]",
     "resort(x)",

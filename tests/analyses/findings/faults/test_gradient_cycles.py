@@ -30,7 +30,11 @@ SHAPE = "float32[1024, 10240]"
     [
         ("loss.backward(create_graph=True)", 40, True),
         ("loss.backward(inputs=params, create_graph=True)", 40, True),
+        ("self.manual_backward(loss, create_graph=True)", 40, True),
+        ("loss.backward(create_graph=is_second_order)", 40, True),
         ("loss.backward()", 40, False),
+        ("loss.backward(create_graph=False)", 40, False),
+        ("loss.backward()  # not loss.backward(create_graph=True)", 40, False),
         ("loss.backward(create_graph=True)", 1, False),  # .grad was set to None
     ],
 )
@@ -51,4 +55,21 @@ def test_what_earlier_probes_left(tmp_path: Path, text: str, kept: int, *, is_to
         assert finding.bytes == 5 * 2 * 40 * MIB  # the sixth is of the step that runs
         assert finding.place is not None
         assert finding.place.line == 50
+        assert (finding.fix or "").startswith("set each .grad to None")
         assert "torch.autograd.grad(loss, parameters, create_graph=True)" in (finding.fix or "")
+
+
+def test_without_gradients_that_have_graphs(tmp_path: Path) -> None:
+    """What was made before training, and what nobody named, is no graph."""
+    run = MadeRun(FRAMES)
+    run.asks("weights", 20, name="model.weight", kind="parameter")
+    run.asks("weights", 400, name=f"{SHAPE} tensor", shape=SHAPE)
+    for _ in range(6):
+        passing = run.asks("layer", 30, module="model")
+        gradient = run.asks("probe", 20, name="grad[model.weight]", kind="gradient")
+        run.frees(gradient, passing)
+        run.frees(run.asks("step", 1))
+    run.asks("probe", 20, name="grad[model.weight]", kind="gradient")
+    source = {(USER, 50): "loss.backward(create_graph=True)"}
+    answer = run.fails("probe", 60, tmp_path, source=source)
+    assert finding_of(answer, "gradient_cycles") is None

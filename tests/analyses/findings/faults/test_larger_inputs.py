@@ -276,6 +276,18 @@ def test_a_pool_that_is_scored_in_one_piece(tmp_path: Path) -> None:
     assert finding.place.line == 60
 
 
+@pytest.mark.parametrize(("mib", "is_told"), [(800, True), (200, False)])
+def test_a_pass_that_is_far_larger_may_be_a_mistake(
+    tmp_path: Path, mib: int, *, is_told: bool
+) -> None:
+    """Of units, a cutoff or a mask."""
+    run = made()
+    trains(run, 16, 20)
+    finding = finding_of(fails_at(run, mib, tmp_path), "larger_inputs")
+    assert finding is not None
+    assert ("look for what makes them: units" in (finding.fix or "")) == is_told
+
+
 @pytest.mark.parametrize(("mib", "pieces"), [(800, 4), (808, 4), (900, 5)])
 def test_pieces_are_no_larger_than_a_batch(tmp_path: Path, mib: int, pieces: int) -> None:
     run = made()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -24,15 +25,27 @@ CALL = "self.index = DenseIndex.build(self.tower)"
 
 
 def told(
-    folder: Path, statement: str, *names: str, size: int = 200, part: str = "build"
+    folder: Path,
+    statement: str,
+    *names: str,
+    size: int = 200,
+    part: str = "build",
+    inside: str = "table = torch.empty(rows, columns)",
+    around: Mapping[int, str] | None = None,
 ) -> Finding | None:
-    """What is told where earlier calls made tensors that the program calls so."""
+    """What is told where earlier calls made tensors that the program calls so.
+
+    Args:
+        inside: the line of the function that makes them.
+        around: the text of lines beside the statement.
+    """
     run = MadeRun(FRAMES)
     run.asks("weights", 100, name="model.weight", kind="parameter")
     for name in names:
         run.asks(part, size, name=name)
         run.frees(run.asks("search", 1))
-    source = {REFRESH: statement, MAKE: "table = torch.empty(rows, columns)"}
+    source = {REFRESH: statement, MAKE: inside}
+    source |= {(USER, line): text for line, text in (around or {}).items()}
     return finding_of(run.fails("build", 200, folder, source=source), "previous_result")
 
 
@@ -65,6 +78,9 @@ def test_the_earlier_value_is_there_until_the_next_is_assigned(
         ("self.indexes.append(DenseIndex.build(self.tower))", ["DenseIndex.table"]),
         ("index = build(tower)", ["Miner.index"]),  # what another name keeps
         (CALL, ["Cache.rows"]),
+        ("out = model(batch)", ["model.last['encoder']"]),
+        ("self.index = list(map(build, parts))", ["list[0]"]),
+        (CALL, [".cache"]),
         # A variable of the function that makes it is new in each call.
         ("self.index = build(self.tower)", ["Miner.table"]),
     ],
@@ -85,4 +101,25 @@ def test_what_the_same_call_has_made_is_no_earlier_value(tmp_path: Path) -> None
     run.asks("weights", 100, name="model.weight", kind="parameter")
     run.asks("build", 200, name="DenseIndex.table")
     answer = run.fails("build", 200, tmp_path, source={REFRESH: CALL})
+    assert finding_of(answer, "previous_result") is None
+
+
+def test_what_the_program_drops_keeps_or_uses_itself(tmp_path: Path) -> None:
+    """On the lines around the statement, and in the call."""
+    assert told(tmp_path, CALL, "Miner.index", around={29: "self.index = None"}) is None
+    assert told(tmp_path, CALL, "Miner.index", around={29: "del self.index"}) is None
+    assert told(tmp_path, CALL, "Miner.index", around={31: "store[split] = self.index"}) is None
+    assert told(tmp_path, CALL, "Miner.index", around={31: "all.append(self.index)"}) is None
+    assert told(tmp_path, CALL, "Miner.index", inside="return 0.9 * self.index + x") is None
+    assert told(tmp_path, CALL, "Miner.index", around={31: "log(self.index.shape)"}) is not None
+
+
+def test_an_object_that_is_made_had_no_value_before(tmp_path: Path) -> None:
+    frames = {**FRAMES, "build": ((USER, 30, "__init__"),)}
+    run = MadeRun(frames)
+    run.asks("weights", 100, name="model.weight", kind="parameter")
+    run.asks("build", 200, name="ReplayBuffer.states")
+    run.frees(run.asks("search", 1))
+    source = {REFRESH: "self.states = torch.zeros(capacity, columns)"}
+    answer = run.fails("build", 200, tmp_path, source=source)
     assert finding_of(answer, "previous_result") is None

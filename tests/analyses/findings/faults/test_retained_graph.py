@@ -202,6 +202,7 @@ def test_derivatives_that_no_stack_shows(tmp_path: Path, is_trained: bool, is_to
         (5, "", "", False),
         (3, " [eval+grad]", "blur", True),  # which was never trained, and has no mode of use
         (3, " [eval+grad]", "model.b", False),
+        (3, " [eval+grad]", "sampler.net", False),  # which begins to be trained
     ],
 )
 def test_derivatives_of_a_model_that_is_evaluated(
@@ -210,6 +211,7 @@ def test_derivatives_of_a_model_that_is_evaluated(
     """A rendering asks for normals, as training did for its penalty; nobody trains on them."""
     run = made("stepped")
     run.frees(run.asks("energy", 1, module="model.b"))
+    run.asks("weights", 1, name="sampler.net.weight", kind="parameter")
     trains(run, 1, module="model.a")
     trains(run, 1, module="model.a")
     if beside:

@@ -21,6 +21,8 @@ from vramlens.units import format_size
 
 _FEWEST_REQUESTS = 8
 """Fewer are not a pass through a model: they may be large by chance."""
+_SELDOM_MEANT = 20
+"""Times as large as any pass before it."""
 _FARTHEST_SIZE = 1000.0
 """Above the logarithm of any size."""
 
@@ -59,7 +61,7 @@ def _finding(scene: Scene, growth: PassGrowth, rows: NDArray[np.int64], size_byt
             f" pass{in_step}",
             *([] if batch is None else [_unevenness(batch)]),
         ),
-        fix=_fix(scene.view, growth, size_bytes),
+        fix=_fix(scene.view, growth, size_bytes) + _doubt(growth),
         extent=scene.extent(rows),
     )
 
@@ -70,6 +72,13 @@ def _unevenness(batch: RowLengths) -> str:
         f" rows, as lengths are, the largest {batch.longest:,}, {batch.total // batch.rows:,} on"
         " average"
     )
+
+
+def _doubt(growth: PassGrowth) -> str:
+    """What else to look at, where a pass is larger than inputs usually get."""
+    if growth.times < _SELDOM_MEANT:
+        return ""
+    return ". If so many are not meant, look for what makes them: units, a cutoff, a mask"
 
 
 def _fix(view: Attribution, growth: PassGrowth, size_bytes: int) -> str:

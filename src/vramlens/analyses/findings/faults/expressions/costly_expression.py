@@ -15,13 +15,19 @@ from vramlens.analyses.findings.faults.expressions.expression_uses import (
     MUCH,
     ExpressionUse,
     use_of_expression,
+)
+from vramlens.analyses.findings.faults.expressions.gradient_uses import (
     use_of_node,
     use_of_statement,
 )
+from vramlens.analyses.findings.faults.expressions.largest_number import use_of_largest_number
+from vramlens.analyses.findings.faults.expressions.library_uses import use_of_library
+from vramlens.analyses.findings.faults.expressions.math_attention import use_of_math_attention
 from vramlens.analyses.findings.faults.expressions.operand_uses import (
     use_of_equal_rows,
     use_of_sum,
 )
+from vramlens.analyses.findings.faults.expressions.promoted_copy import use_of_promotion
 from vramlens.analyses.findings.faults.unnamed_entries import MANY_NAMED, with_unnamed_entries
 from vramlens.analyses.findings.usage import rows_of_lines
 from vramlens.analyses.memory.heap import LineBytes
@@ -242,7 +248,11 @@ def use_at_the_end(scene: Scene) -> tuple[str, ExpressionUse] | None:
     expression, node = scene.ending_expression, scene.ending_node
     statement = scene.source_of(scene.failed_place)
     uses = (
+        (shown(expression), use_of_library(scene)),
         (shown(expression), use_of_equal_rows(scene)),
+        (shown(expression), use_of_promotion(scene)),
+        (shown(expression), use_of_largest_number(scene)),
+        (shown(expression), use_of_math_attention(scene)),
         (shown(expression), use_of_sum(scene, of_flags=False)),
         (shown(expression), use_of_expression(expression)),
         (shown(expression), use_of_sum(scene, of_flags=True)),

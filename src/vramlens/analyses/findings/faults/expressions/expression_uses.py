@@ -42,9 +42,10 @@ class ExpressionUse:
     spreads: re.Pattern[str] | None = None
 
 
-def _of(
+def of_call(
     call: str, reading: str, fix: str, unless: str | None = None, **conditions: Any
 ) -> ExpressionUse:
+    """The use of a call by such a pattern, with what in the same expression says that this is done."""
     pattern = None if unless is None else re.compile(unless)
     return ExpressionUse(re.compile(call), reading, fix, pattern, **conditions)
 
@@ -63,19 +64,19 @@ _WITH_AXIS = rf"[\w.]+{_NEW_AXIS}"
 _ASSIGNED = re.compile(r"^(?:return\s+|[\w.,\s\[\]]+(?<![=!<>])=(?!=)\s*)")
 """What stands before the value of a statement."""
 _USES = (
-    _of(
+    of_call(
         r"\blinalg\.svd\(|\btorch\.svd\(",
         "makes both square factors in full",
         "pass full_matrices=False: what is left out belongs to singular values of zero",
         r"full_matrices\s*=\s*False|some\s*=\s*True",
     ),
-    _of(
+    of_call(
         r"\blinalg\.qr\(",
         "makes the square factor in full",
         'pass mode="reduced", or "r" where only that factor is used',
         r"mode\s*=\s*[\"'](?:reduced|r)[\"']",
     ),
-    _of(
+    of_call(
         r"\b(?:arg)?sort\(",
         "sorts all entries, and makes an index of 64 bits for each beside the copy",
         "if only the largest or smallest are used, call torch.topk (largest=False for"
@@ -83,28 +84,28 @@ _USES = (
         " is larger: (x > own).sum(-1, dtype=torch.int32)",
         makes_several=True,
     ),
-    _of(
+    of_call(
         r"\bone_hot\(|\beye\([^()]*\)\[",
         "makes a number for each class of each entry",
         "use the class numbers themselves: scatter_add_ into zeros for counts, gather to pick"
         " entries, cross_entropy for a loss, an embedding for a product",
         stays=True,
     ),
-    _of(
+    of_call(
         r"\beinsum\([^,]*[\"'][^\"',]*,[^\"',]*,[^\"']*[\"']",
         "multiplies its operands from left to right, and the first two may make far more than the"
         " result",
         "install opt_einsum, which torch.einsum then uses to find the order that makes least; or"
         " write it as products of two, those that add up the longest index first",
     ),
-    _of(
+    of_call(
         r"\.expand(?:_as)?\([^()]*\)\.(?:contiguous|clone|reshape)\(",
         "writes out what expand() had made a view of",
         "leave it a view where what follows takes it as it is: products and sums do (a view with"
         " the sizes split, x[:, None], instead of a reshape)",
         stays=True,
     ),
-    _of(
+    of_call(
         r"\brepeat_interleave\(|\.repeat\(|\.tile\(|\btorch\.tile\(",
         "copies what it repeats",
         "use expand(), a view, where what follows takes it as it is (cat, reshape and contiguous"
@@ -114,7 +115,7 @@ _USES = (
         # It repeats rows, and what follows has as many. Along other dimensions sizes tell nothing.
         spreads=re.compile(r"\brepeat_interleave\([^()]*(?:dim\s*=\s*0|,\s*0)\s*\)"),
     ),
-    _of(
+    of_call(
         r"\binterpolate\(|\bresize\(|\.upsample\w*\(",
         "makes all samples at their new size at once",
         "if a layer without neighbors follows (a 1x1 convolution, a linear layer), apply it"
@@ -124,14 +125,21 @@ _USES = (
         least_share=0.5,  # a decoder that resizes its maps needs them
         for_graph=True,
     ),
-    _of(
+    of_call(
         r"[\[(]\s*(?:copy\.)?deepcopy\([^()]*\)\s+for\b",
         "makes all copies before the first is used",
         "make each copy in the loop that uses it, so that one is alive at a time; keep what is"
         " computed with it",
         stays=True,
     ),
-    _of(
+    of_call(
+        r"\bdeepcopy\(self\)",
+        "copies all that self has, also the copies that it made before",
+        "if it keeps its copy itself, as self.teacher, set that to None before this line: else each"
+        " copy has all the earlier ones in it; or copy only the parts that are used",
+        stays=True,
+    ),
+    of_call(
         r"\bdeepcopy\(",
         "copies all that it is given, on the GPU",
         "if the copy is a reference beside adapters, leave it out: switch the adapters off while"
@@ -139,13 +147,21 @@ _USES = (
         " its state_dict on the CPU",
         stays=True,
     ),
-    _of(
+    of_call(
         r"\bstack\(.*\[[^\]]*:[^\]]*\].*\bfor\b",
         "copies every window, and each entry as often as windows hold it",
         "make the windows a view, x.unfold(dimension, length, step): they are its last dimension",
         stays=True,
     ),
-    _of(
+    of_call(
+        r"\btorch\.where\(\s*~?[\w.\[\]]+\s*\)",
+        "makes a number of 64 bits for each dimension of each entry that is true",
+        "where most are true, keep the mask and apply it to the whole: (loss * mask).sum(), or"
+        " torch.where(mask, x, 0); of few, make the mask stricter first",
+        stays=True,
+        least_share=0.15,  # what is picked by them, and its gradients, are as long
+    ),
+    of_call(
         r"\b(?:nonzero|argwhere)\((?!.*as_tuple\s*=\s*True)",
         "makes a number of 64 bits for each dimension of each entry that is not zero",
         "for a bounding box, ask each axis first whether it has any (mask.any(dim=...)), and take"
@@ -153,7 +169,7 @@ _USES = (
         " .to(torch.int32)",
         stays=True,
     ),
-    _of(
+    of_call(
         r"\b(?:bmm|matmul|mm)\(\s*([\w.]+)\.(?:transpose\([^()]*\)|t\(\)|m?T),\s*\1\s*\)"
         r"|\b([\w.]+)\.(?:transpose\([^()]*\)|t\(\)|m?T)\s*@\s*\2\b(?!\.)",
         "makes a number for each pair of its columns",
@@ -163,14 +179,14 @@ _USES = (
         " part of the rows at a time",
         stays=True,
     ),
-    _of(
+    of_call(
         r"\bMultivariateNormal\((?!.*scale_tril)",
         "makes the covariance once for each mean that it is given, to check and to factorize it",
         "of one covariance, draw from the distribution with one mean, and add the others: means +"
         " MultivariateNormal(torch.zeros(n), covariance).sample((len(means),))",
         if_larger=True,
     ),
-    _of(
+    of_call(
         r"\bkron\(",
         "writes out each entry of one matrix times the whole other one",
         "keep the two matrices and apply each on its side: torch.kron(a, b) @ x.flatten() is (a @"
@@ -178,21 +194,21 @@ _USES = (
         " that of d @ x + x @ d.T",
         stays=True,
     ),
-    _of(
+    of_call(
         rf"(?:^|[(,])\s*{_WEIGHT}\s*\+\s*(?:[\w.]+\s*\*\s*)?\(?\s*[\w.]+\s*@",
         "makes a new matrix as large as the weight",
         "apply the factors to the activations instead, and add the results: F.linear(x, weight) +"
         " scale * F.linear(F.linear(x, a), b) is x with weight + scale * (b @ a)",
         stays=True,
     ),
-    _of(
+    of_call(
         r"\bblock_diag\(",
         "writes out the zeros between the blocks",
         "keep the blocks beside each other, torch.stack(blocks), and multiply them as a batch:"
         " blocks @ x.view(n, size, 1)",
         stays=True,
     ),
-    _of(
+    of_call(
         r"\b(?:F|functional)\.unfold\(",
         "copies each pixel once for each place of the kernel that it has",
         "if a product with weights follows, it is a convolution: F.conv2d(x, weight.view(-1,"
@@ -200,21 +216,21 @@ _USES = (
         " time",
         stays=True,
     ),
-    _of(
+    of_call(
         r"\bfft\.fft[2n]?\(",
         "makes a complex number for every frequency",
         "of real numbers half of these mirror the others: torch.fft.rfft, rfft2 or rfftn makes"
         " that half, and irfft goes back; of complex ones, do it for one sample (or a few) at a"
         " time",
     ),
-    _of(
+    of_call(
         r"\b(?:tril|triu)\(\s*torch\.(?:ones|full)\(",
         "makes a mask of all pairs of positions",
         "for causal attention pass is_causal=True to F.scaled_dot_product_attention, which needs"
         " no mask",
         stays=True,
     ),
-    _of(
+    of_call(
         r"\b(?:F|functional)\.leaky_relu\(",
         "keeps its input for the backward pass, beside its result, which the next layer keeps",
         "pass inplace=True: the backward pass then takes the result alone (not where the input"
@@ -224,13 +240,13 @@ _USES = (
         least_share=0.4,
         for_graph=True,
     ),
-    _of(
+    of_call(
         r"\.to_dense\(",
         "makes every zero of a sparse tensor",
         "keep it sparse: torch.sparse.mm, or index_add_ over its entries",
         stays=True,
     ),
-    _of(
+    of_call(
         r"\bto_dense_adj\((?!.*batch)",
         "makes one matrix of all nodes",
         "if it is a batch of graphs, pass the batch vector: to_dense_adj(edge_index, batch) makes"
@@ -238,19 +254,26 @@ _USES = (
         " product)",
         stays=True,
     ),
-    _of(
+    of_call(
         r"\+\s*(?:[\w.]+(?:e-\d+)?\s*\*\s*)?torch\.eye\(",
         "makes a square matrix for a diagonal, and a copy of the sum",
         "add to the diagonal in place: x.diagonal(dim1=-2, dim2=-1).add_(…), of a clone where the"
         " backward pass needs x",
     ),
-    _of(
+    of_call(
+        r"\bMultivariateNormal\(.*scale_tril\s*=\s*torch\.diag",
+        "makes a square matrix of a diagonal",
+        "use torch.distributions.Independent(Normal(loc, scale), 1): the same samples, densities"
+        " and KL divergence, without the matrices (likewise for what it is compared with)",
+        stays=True,
+    ),
+    of_call(
         r"\b(?:diag_embed|torch\.diag|torch\.eye)\(",
         "makes a square matrix of a diagonal",
         "multiply rows or columns by the diagonal instead: x * d[:, None]",
         stays=True,
     ),
-    _of(
+    of_call(
         rf"{_WITH_AXIS}\s*-\s*{_WITH_AXIS}",
         "makes the difference of each pair in every column",
         "for distances call torch.cdist (and square its result for squared ones), which makes one"
@@ -258,7 +281,7 @@ _USES = (
         " take a part of the rows at a time",
         stays=True,
     ),
-    _of(
+    of_call(
         r"\b([\w.]+)\s*@\s*\1\.(?:t\(\)|m?T\b)",
         "makes a number for each pair of its rows",
         "if only some pairs are used, compute these: (x[i] * x[j]).sum(-1); if x has more rows"
@@ -267,28 +290,28 @@ _USES = (
         " else take a part of the rows at a time",
         r"softmax",
     ),
-    _of(
+    of_call(
         r"\b([\w.]+)\s*@\s*\1\b(?!\.)",
         "multiplies a square matrix by itself",
         "if it is x @ x.T of an x with more rows than columns, take the product of its columns: (x"
         " @ x.T) @ x is x @ (x.T @ x), and Newton-Schulz iterations (Muon) work on the transpose"
         " of a tall matrix; if a vector or a thin matrix follows, multiply that twice: a @ (a @ v)",
     ),
-    _of(
+    of_call(
         rf"{_WITH_AXIS}\s*(?:[<>]=?|[!=]=)\s*{_WITH_AXIS}",
         "compares each entry of one with each of the other",
         "to count or to rank, sort one side and ask torch.searchsorted (an AUC is a sum of ranks);"
         " for equal entries torch.isin or torch.unique; else compare a part of the rows at a time",
         stays=True,
     ),
-    _of(
+    of_call(
         r"@\s*[\w.]+(?:\[[^\]]*\])?\.(?:t\(\)|T\b)",
         "makes a number for each row with each other one",
         "for a diagonal or listed pairs compute (x[i] * y[j]).sum(-1); for the best of each row,"
         " or its rank, take a part of the rows at a time and keep only that",
         r"softmax|transpose",
     ),
-    _of(
+    of_call(
         rf"\bembedding\([^()]*,\s*[\w.]+\(\s*{_WEIGHT}\b"
         rf"|\b(?:normalize|softmax|tanh|sigmoid|dropout|layer_norm)\(\s*{_WEIGHT}\b[^()]*\)"
         r"\[(?!None\b|-?\d+\])[^\[\]:]+\]",
@@ -299,7 +322,7 @@ _USES = (
         least_share=0.4,
         in_backward=True,
     ),
-    _of(
+    of_call(
         r"(?:unsqueeze\(0\)|\[None\b[^\]]*\])\.masked_fill\(.*\)\.(?:logsumexp|sum)\(",
         "makes a number for each pair of rows, to leave out some of them",
         "if the mask is an order (who is still at risk in a Cox model: time[j] >= time[i]), sort"
@@ -307,7 +330,7 @@ _USES = (
         " take a part of the rows at a time",
         stays=True,
     ),
-    _of(
+    of_call(
         r"\blog_softmax\(|\blogsumexp\(",
         "makes a number for each class of each row",
         "make logits only where they count (with transformers, logits_to_keep=N for the last N"
@@ -315,12 +338,12 @@ _USES = (
         " F.cross_entropy(...,"
         ' reduction="none") keeps one tensor less',
     ),
-    _of(
+    of_call(
         r"\b(?:linalg\.inv|inverse|linalg\.pinv|pinverse)\(",
         "makes the whole inverse",
         "solve for what is used of it: torch.linalg.solve, cholesky_solve, lstsq",
     ),
-    _of(
+    of_call(
         r"\btorch\.(?:zeros|full|empty)\(\s*\(?([\w.]+),\s*\1\b(?!\s*,\s*[\w.]+\s*[,)])",
         "makes a square matrix whole, its zeros too",
         "if most of it stays zero, as in an adjacency matrix, make it sparse:"
@@ -328,7 +351,7 @@ _USES = (
         " else compute a part of the rows at a time",
         r"device\s*=\s*[\"']cpu[\"']",
     ),
-    _of(
+    of_call(
         r"\btorch\.(?:zeros|ones|empty|full)\(",
         "is made whole on the GPU before it is filled",
         'make it on the CPU (device="cpu") and move each piece, and what is computed with it, there'
@@ -336,7 +359,7 @@ _USES = (
         " for pixels)",
         r"device\s*=\s*[\"']cpu[\"']",
     ),
-    _of(
+    of_call(
         r"\btorch\.stack\(",
         "copies what it puts together",
         "if a sum or a mean of the parts follows, weighted or not, add them up one after the"
@@ -345,14 +368,14 @@ _USES = (
         stays=True,
         least_share=0.4,
     ),
-    _of(
+    of_call(
         r"\btorch\.(?:cat|concat)\(\s*[\[(]\s*self\.[\w.]+(?:\[[^\]]*\])?\s*,",
         "copies all that is there to add a piece",
         "make it once, as long as it will get, and write each piece to its place (cache[:, :, n :"
         " n + 1] = k); keep in it what cannot be made again, such as keys before they are repeated"
         " for all heads",
     ),
-    _of(
+    of_call(
         r"\btorch\.(?:cat|concat|hstack|vstack)\(",
         "copies what it puts together",
         "if a product with a weight follows, split the weight: cat([a, b]) @ w is a @ w[:n] + b @"
@@ -361,7 +384,13 @@ _USES = (
         stays=True,
         least_share=0.4,  # layers of a network put maps together, too
     ),
-    _of(
+    of_call(
+        r"^[\w.]+\[\s*torch\.randperm\(",
+        "copies all rows, to put them in another order",
+        "keep the order instead, and pick each batch by it: order = torch.randperm(n), then"
+        " x[order[i : i + batch]]",
+    ),
+    of_call(
         r"\.(?:(?:float|double|half|bfloat16)\(\)|to\(torch\.\w+\))(?:\.(?:div|mul|add|sub)_?\([^()]*\))*"
         r"\[(?!None\b|-?\d+\])[^\[\]:]+\]\s*$",
         "converts all rows, of which some are picked after it",
@@ -396,7 +425,7 @@ _USES = (
         " rows are compared, make one matrix product of all of them, and pick its entries by the"
         " index",
     ),
-    _of(
+    of_call(
         r"(?<!\])\.(?:float|half|bfloat16)\(\)\s*(?:/|\.div\()\s*\(?(?:255|256)\b",
         "converts every pixel to a wider type, and copies the result",
         "crop or resize the images first, and convert what is left of them; x.float().div_(255)"
@@ -405,89 +434,6 @@ _USES = (
     ),
 )
 """The first that fits counts."""
-
-
-_BACKWARD = re.compile(r"Backward\d+$")
-_NODES = (
-    _of(
-        r"^Sparse(?:Addmm|Mm)$",
-        "makes the gradient of a sparse matrix dense: a number for each pair of its rows and"
-        " columns",
-        "where its values are learned, gather the rows and add them up by hand, out.index_add_(0,"
-        " row, value[:, None] * x[col]): the gradient then has a number for each value alone;"
-        " where they are not, take the matrix detached",
-    ),
-    _of(
-        r"^Gather$",
-        "makes a gradient as large as all that it picks from, expanded dimensions written out",
-        "gather from the tensor itself, not from one that is expanded: of x with a row for each of"
-        " n points, x.flatten(0, 1)[index + n * sample] (sample: each one's number) has a gradient"
-        " as large as x",
-    ),
-    _of(
-        r"^LogSoftmax$",
-        "makes a gradient for each class of each row",
-        "take the loss of a part of the rows at a time, with torch.utils.checkpoint around each"
-        " part, or make logits only where they count",
-    ),
-    _of(
-        r"^Upsample\w+$",
-        "makes the gradient of all samples at their new size at once",
-        "if a layer without neighbors follows (a 1x1 convolution, a linear layer), apply it"
-        " before, to the smaller maps",
-    ),
-    _of(
-        r"^Select$",
-        "makes a gradient as large as the whole tensor for one piece of it",
-        "if many pieces are taken, one after the other, take all at once: x.unbind(dim) makes one"
-        " gradient for all of them",
-    ),
-    _of(
-        r"^Slice$",
-        "makes a gradient as large as the whole tensor for a part of it",
-        "if one part is used, as in logits[:, :-1], use the whole and mark what is left out, with"
-        " labels that the loss ignores (-100); if many are, take them at once: x.split(size, dim)"
-        " makes one gradient for all of them",
-    ),
-)
-"""Operations whose gradients take more than may be needed."""
-
-
-_SUMMED_PRODUCT = _of(
-    r"\*.*\)\.sum\(|\bsum\(.*\*",
-    "makes every product before any is added up",
-    "a matrix product makes the sums alone: write it as torch.einsum, @ or torch.bmm; of integers,"
-    " which no matrix product on a GPU takes, add up one column after the other",
-)
-_EXPANDED_FACTOR = _of(
-    r"\b(?:bmm|matmul)\(.*\.expand(?:_as)?\(",
-    "makes a gradient for every copy of what is expanded",
-    "of one matrix for the whole batch take x @ weight, whose gradient is as large as the weight",
-)
-
-
-def use_of_statement(statement: str, *, expression: str, node: str) -> ExpressionUse | None:
-    """What a statement makes more of than may be needed, by what follows in it on what failed.
-
-    Args:
-        expression: what failed in it; "" where that is not known.
-        node: the operation whose gradient failed; "" outside of a backward pass.
-    """
-    if "*" in expression or node.startswith("Mul"):
-        return _SUMMED_PRODUCT if _SUMMED_PRODUCT.call.search(statement) else None
-    if node.startswith("Bmm"):
-        return _EXPANDED_FACTOR if _EXPANDED_FACTOR.call.search(statement) else None
-    return None
-
-
-def use_of_node(node: str) -> ExpressionUse | None:
-    """What the gradient of an operation (``GatherBackward0``) makes more of than may be needed; None where
-    its name says nothing.
-    """
-    operation = _BACKWARD.sub("", node)
-    if operation == node:
-        return None
-    return next((use for use in _NODES if use.call.search(operation)), None)
 
 
 def use_of_expression(expression: str) -> ExpressionUse | None:

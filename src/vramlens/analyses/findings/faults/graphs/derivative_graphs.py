@@ -280,16 +280,32 @@ def _beyond_usual(scene: Scene, spans: NDArray[np.int64], cuts: NDArray[np.int64
 
 
 def _evaluates_since(scene: Scene, event: int) -> bool:
-    """Whether all modules that ran before an event, and with gradients since then, did so in eval mode (a backward
-    pass, whose requests have no stack, runs none).
+    """Whether all modules that ran with gradients since an event did so in eval mode (a backward pass, whose
+    requests have no stack, runs none). One that has no parameters and did not run before says nothing.
     """
     modules, allocations = scene.view.modules, scene.device.allocations
     stacks = scene.trace.stacks
     is_called = modules.marked & stacks.through(stacks.user_frames, allocations.stack)
-    is_since = allocations.born > event
-    trained = np.unique(modules.module[is_called & ~is_since])
-    with_gradients = is_called & ~modules.without_grad & is_since & np.isin(modules.module, trained)
-    return bool(with_gradients.any() and modules.eval_with_grad[with_gradients].all())
+    is_since = is_called & (allocations.born > event)
+    with_gradients = is_since & ~modules.without_grad
+    earlier = np.unique(modules.module[is_called & ~is_since])
+    says = np.union1d(earlier, _with_parameters(scene))
+    telling = with_gradients & np.isin(modules.module, says)
+    telling = telling if telling.any() else with_gradients
+    return bool(telling.any() and modules.eval_with_grad[telling].all())
+
+
+def _with_parameters(scene: Scene) -> NDArray[np.int64]:
+    """The modules that have parameters, themselves or in their parts, by number."""
+    names, paths = scene.view.names, scene.view.modules.paths
+    parameters = [names.name(row) for row in names.of_kind(TensorKind.PARAMETER).tolist()]
+    owners = {name[:end] for name in parameters for end in _ends_of_modules(name)}
+    return np.array([number for number, path in enumerate(paths) if path in owners], np.int64)
+
+
+def _ends_of_modules(name: str) -> list[int]:
+    """Where the paths of the modules end that a parameter's name begins with."""
+    return [match.start() for match in re.finditer(r"\.", name)]
 
 
 def _is_derivative(scene: Scene) -> NDArray[np.bool_]:

@@ -33,7 +33,7 @@ _NO_PARTS_OF_GRAPHS = (
 def graphs_of_results(scene: Scene) -> Iterator[Finding]:
     """What graphs of several earlier steps keep, where the program keeps results that require gradients."""
     view = scene.view
-    all_stores = stores_of_results(view.names, scene.program_rows)
+    all_stores = stores_of_results(view.names, scene.advice_rows)
     adding_up = {name: rows for name, rows in all_stores.items() if _may_add_up(scene, rows)}
     stores = adding_up or all_stores
     rows = _of_earlier_steps(scene)
@@ -62,10 +62,10 @@ def graphs_of_results(scene: Scene) -> Iterator[Finding]:
 
 
 def _may_add_up(scene: Scene, rows: Sequence[int]) -> bool:
-    """Whether a store has several results, or an operator of the program itself made its only one, as it makes a sum
-    or an average: what a function of PyTorch returned is the latest loss, kept until the next.
+    """Whether a store has results of several steps, or an operator of the program itself made its first, as it makes
+    a sum or an average: what a function of PyTorch returned is the latest loss, kept until the next.
     """
-    if len(rows) > 1:
+    if len(np.unique(scene.view.step[np.array(rows)])) > 1:
         return True
     stack = int(scene.device.allocations.stack[rows[0]])
     frames = scene.trace.stacks.of(stack)

@@ -72,9 +72,9 @@ def _narrower_block(scene: Scene) -> str:
     """Where to enter autocast. A step of training changes the weights, whose casts stay as they were."""
     if scene.view.phases.optimizer_ran:
         return (
-            "enter torch.autocast around each forward pass alone, not around the loop that trains:"
-            " a cast that its cache keeps is not that of a weight which an optimizer has changed"
-            " since; or call torch.clear_autocast_cache() after each step of the optimizer"
+            "enter torch.autocast around each forward pass alone: inside of one block, forward"
+            " passes go on with the weights as they were before optimizer.step(); or call"
+            " torch.clear_autocast_cache() after each step of the optimizer"
         )
     return (
         "enter torch.autocast anew for each model, inside the loop over the models; or call"

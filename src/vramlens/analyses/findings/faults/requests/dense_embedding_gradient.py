@@ -21,6 +21,8 @@ _LEAST_SHARE = 0.2
 """Of what is in use, with the failed request."""
 _FEW_ROWS = 0.05
 """Of a table: a language model's batch looks many of its words up."""
+_MOST_ROWS = 0.5
+"""Of a table: a graph's network looks all nodes up."""
 _FEWEST_PASSES = 3
 """Backward passes before this one, whose gradients were small."""
 _OF_PENALTIES = re.compile(r"^(?:Pow|Abs|Norm|LinalgVectorNorm)Backward")
@@ -54,7 +56,7 @@ def _of_new_term(scene: Scene, table: str) -> Iterator[Finding]:
     large_rows = np.flatnonzero(is_as_large & (phases.phase == Phase.BACKWARD))
     is_earlier = allocations.born[large_rows] < phases.span_start[-1]
     earlier_passes, node = len(phases.span_start) - 1, scene.ending_node
-    is_penalty = _OF_PENALTIES.match(node) is not None
+    is_penalty = _OF_PENALTIES.match(node) is not None and _looks_few_up(scene, table)
     if is_earlier.any() or (earlier_passes < _FEWEST_PASSES and not is_penalty):
         return
     rows = np.intersect1d(large_rows, scene.advice_rows)
@@ -67,14 +69,13 @@ def _of_new_term(scene: Scene, table: str) -> Iterator[Finding]:
         id="dense_embedding_gradient",
         verdict=Verdict.LIKELY,
         title=f"this backward pass makes gradients for the whole of {table},"
-        f" {format_size(request.size_bytes)} each, {format_size(size_bytes)} with the request that"
-        f" failed{_not_before(earlier_passes)}",
+        f" {_sizes(request.size_bytes, size_bytes)}{_not_before(earlier_passes)}",
         bytes=size_bytes,
         place=_line_of_term(scene, request.size_bytes) or scene.failed_place,
         evidence=(
             "a term of the loss that uses the whole table makes its gradient dense, also with"
             " sparse=True",
-            *([f"memory ran out in {node}, which looks nothing up"] if is_penalty else []),
+            *([f"memory ran out in {node}, which does not look rows up"] if is_penalty else []),
         ),
         fix="find the term of the loss that uses the whole"
         f" table{', new in this step' if earlier_passes else ''}, such as a penalty"
@@ -93,9 +94,25 @@ def _line_of_term(scene: Scene, size_bytes: int) -> Place | None:
     """The line of the last forward pass that made something as large as a table; None without one."""
     allocations, phases = scene.device.allocations, scene.view.phases
     is_term = (allocations.born < phases.span_start[-1]) & (phases.phase != Phase.BACKWARD)
-    is_term &= (allocations.requested_bytes == size_bytes) & scene.view.modules.marked
-    rows = np.flatnonzero(is_term)
+    is_term &= allocations.born > scene.last_backward_end
+    is_term &= allocations.requested_bytes == size_bytes
+    parts = scene.view.names.of_kind(TensorKind.PARAMETER, TensorKind.OPTIMIZER_STATE)
+    rows = np.setdiff1d(np.flatnonzero(is_term), parts)
     return scene.view.place_of_block(int(rows[-1])) if len(rows) else None
+
+
+def _sizes(each_bytes: int, total_bytes: int) -> str:
+    if each_bytes == total_bytes:
+        return format_size(each_bytes)
+    return (
+        f"{format_size(each_bytes)} each, {format_size(total_bytes)} with the request that failed"
+    )
+
+
+def _looks_few_up(scene: Scene, table: str) -> bool:
+    """Whether this pass looks only a part of a table's rows up."""
+    row = _tables(scene)[table]
+    return _rows_looked_up(scene, table, row, since=scene.last_backward_end) <= _MOST_ROWS
 
 
 def _asked_for(scene: Scene, table: str) -> Iterator[Finding]:
@@ -176,15 +193,18 @@ def _tables(scene: Scene) -> dict[str, int]:
     return {name: row for name, row in parameters.items() if name.rpartition(".")[0] in looked_up}
 
 
-def _rows_looked_up(scene: Scene, table: str, row: int) -> float:
-    """The most rows that a call of an embedding looked up, as a share of its table's."""
-    modules, sizes = scene.view.modules, scene.device.allocations.requested_bytes
+def _rows_looked_up(scene: Scene, table: str, row: int, since: int = -1) -> float:
+    """The most rows that a call of an embedding looked up after an event, as a share of its table's."""
+    modules, allocations = scene.view.modules, scene.device.allocations
     results = _rows_within(scene, EMBEDDING_FORWARD)
+    results = results[allocations.born[results] > since]
     is_of_table = [
         modules.paths[module] == table.rpartition(".")[0]
         for module in modules.module[results].tolist()
     ]
-    return float(sizes[results[np.array(is_of_table)]].max() / sizes[row])
+    sizes = allocations.requested_bytes
+    looked_up = sizes[results[np.array(is_of_table, np.bool_)]]
+    return float(looked_up.max(initial=0) / sizes[row])
 
 
 def _rows_within(scene: Scene, pattern: re.Pattern[str]) -> NDArray[np.int64]:

@@ -1,0 +1,115 @@
+"""Calls that make too much of what they are given: a wide copy, a row for each number up to the largest,
+attention without a fused kernel, functions of libraries.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from support.made_failures import Frame, MadeRun, finding_of
+
+USER = "/home/user/search.py"
+LIBRARY = "/usr/lib/python3/site-packages"
+FRAMES: dict[str, tuple[Frame, ...]] = {
+    "load": ((USER, 5, "load"),),
+    "call": ((USER, 60, "forward"),),
+    "nms": ((f"{LIBRARY}/torchvision/ops/boxes.py", 48, "nms"), (USER, 60, "detect")),
+    "kernel": (
+        (f"{LIBRARY}/torchaudio/functional/functional.py", 1385, "_get_sinc_resample_kernel"),
+        (USER, 60, "change_speed"),
+    ),
+}
+
+
+def told(
+    folder: Path,
+    expression: str,
+    mib: float,
+    *,
+    shape: str,
+    size: float,
+    name: str = "",
+    above: str = "",
+    part: str = "call",
+) -> str:
+    """What is said and advised of a request beside a tensor of such a shape, or "" where nothing is."""
+    run = MadeRun(FRAMES)
+    run.asks("load", size, name=name or f"{shape} tensor", shape=shape)
+    source = {(USER, 60): expression, (USER, 59): above}
+    answer = run.fails(part, int(mib), folder, expression=expression, source=source)
+    finding = finding_of(answer, "costly_expression")
+    return "" if finding is None else f"{finding.title} | {finding.fix}"
+
+
+@pytest.mark.parametrize(
+    ("expression", "mib", "shape", "is_told"),
+    [
+        ("self.rows * boost[:, None]", 800, "float16[1048576, 200]", True),
+        ("boost.unsqueeze(1) * self.rows", 800, "bfloat16[1048576, 200]", True),
+        ("self.rows * boost[:, None]", 400, "float16[1048576, 200]", False),  # as wide as it was
+        ("self.rows * boost[:, None]", 800, "float32[1048576, 100]", False),
+        ("self.others * boost[:, None]", 800, "float16[1048576, 200]", False),
+        ("self.rows @ boost", 800, "float16[1048576, 200]", False),
+    ],
+)
+def test_a_factor_in_float32_makes_a_copy_in_float32(
+    tmp_path: Path, expression: str, mib: int, shape: str, *, is_told: bool
+) -> None:
+    text = told(tmp_path, expression, mib, shape=shape, size=400, name="Archive.rows")
+    assert ("the type of the other operand" in text) == is_told
+    assert ("(queries @ x.T) * factor" in text) == is_told
+
+
+@pytest.mark.parametrize(
+    ("above", "expression", "rows", "is_told"),
+    [
+        ("n = int(session.max()) + 1", "h.new_zeros(n, 256).index_add(0, session, h)", 8, True),
+        ("n = session.max().item() + 1", "torch.zeros(n, d, device=h.device)", 8, True),
+        ("", "torch.zeros(int(session.max()) + 1, d, device=h.device)", 8, True),
+        ("n = int(session.max()) + 1", "torch.zeros(n, d, device=h.device)", 2, False),
+        ("n = len(table)", "torch.zeros(n, d, device=h.device)", 8, False),
+        ("n = int(session.max()) + 1", "torch.zeros(m, d, device=h.device)", 8, False),
+    ],
+)
+def test_a_row_for_each_number_up_to_the_largest(
+    tmp_path: Path, above: str, expression: str, rows: int, *, is_told: bool
+) -> None:
+    shape, size = "float32[102400, 256]", 100  # the rows that go in
+    text = told(tmp_path, expression, size * rows, shape=shape, size=size, above=above)
+    assert ("makes a row for each number up to the largest of session" in text) == is_told
+    assert ("torch.unique(session, return_inverse=True)[1]" in text) == is_told
+
+
+@pytest.mark.parametrize(
+    ("expression", "mib", "is_told"),
+    [
+        ("F.scaled_dot_product_attention(q, k, v)", 1024, True),
+        ("F.scaled_dot_product_attention(q, k, v, is_causal=True)", 1024, True),
+        ("F.scaled_dot_product_attention(q, k, v, mask)", 1024, False),
+        ("F.scaled_dot_product_attention(q, k, v, attn_mask=mask)", 1024, False),
+        ("F.scaled_dot_product_attention(q, k, v)", 1021, False),  # no square of positions
+        ("attend(q, k, v)", 1024, False),
+    ],
+)
+def test_attention_without_a_fused_kernel(
+    tmp_path: Path, expression: str, mib: int, *, is_told: bool
+) -> None:
+    text = told(tmp_path, expression, mib, shape="float32[2, 8, 1024, 64]", size=4)
+    assert ("a number for each pair of 1,024 positions" in text) == is_told
+    assert ("q.flatten(0, 1)" in text) == is_told
+
+
+@pytest.mark.parametrize(
+    ("part", "expression", "instead"),
+    [
+        ("nms", "nms(boxes, score, threshold)", "below the score threshold first"),
+        ("kernel", "AF.resample(wave, rate, new_rate)", "a multiple of a hundredth"),
+    ],
+)
+def test_what_a_function_of_a_library_makes(
+    tmp_path: Path, part: str, expression: str, instead: str
+) -> None:
+    text = told(tmp_path, expression, 900, shape="float32[4096, 4]", size=64 / 1024, part=part)
+    assert instead in text
