@@ -458,6 +458,24 @@ def test_results_that_have_a_graph_are_named_however_small_and_marked() -> None:
     assert weight.in_graph is None  # a leaf
 
 
+def test_buffers_and_gradients_that_a_graph_made_are_marked() -> None:
+    """A running mean that nobody detached, and what backward(create_graph=True) leaves; a view of a
+    parameter has a graph, too, and is none of these.
+    """
+    model = nn.Linear(200, 200)
+    model.register_buffer("center", torch.zeros(200))
+    model.center = 0.9 * model.center + 0.1 * model(torch.ones(LARGE)).mean(0)
+    model.turned = model.weight.t()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the cycle
+        (model.weight.square().sum() / 2).backward(create_graph=True)
+    flags = {tensor.name: tensor.in_graph for tensor in named_tensors(device_type="cpu")}
+    assert flags["model.center"] is True
+    assert flags["grad[model.weight]"] is True
+    assert flags["model.weight"] is None
+    model.weight.grad = None  # which leads back to itself
+
+
 def test_small_others_are_left_out_and_devices_kept_apart() -> None:
     small = torch.zeros(10)
     assert not name_of(small)
