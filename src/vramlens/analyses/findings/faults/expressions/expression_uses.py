@@ -286,8 +286,9 @@ _USES = (
         "makes a number for each pair of its rows",
         "if only some pairs are used, compute these: (x[i] * x[j]).sum(-1); if x has more rows"
         " than columns and is multiplied on, take the product of its columns: (x @ x.T) @ x is x @"
-        " (x.T @ x), and Newton-Schulz iterations (Muon) work on the transpose of a tall matrix;"
-        " else take a part of the rows at a time",
+        " (x.T @ x), and Newton-Schulz iterations (Muon) work on the transpose of a tall matrix; a"
+        " preconditioner (Shampoo, SOAP) leaves sides as long as a vocabulary out: compare the"
+        " longer side with its limit; else take a part of the rows at a time",
         r"softmax",
     ),
     of_call(

@@ -1,6 +1,8 @@
 """Graphs that keep more than the backward pass needs.
 
+dequantized_weights: wide copies of quantized weights, which a product saves.
 derivative_graphs: graphs of derivatives that are kept together.
+gradient_cycles: what gradients keep after backward(create_graph=True).
 graphs_of_results: graphs of earlier steps that a running sum or a list of losses keeps.
 losses_before_backward: passes whose losses wait for one backward pass.
 one_checkpoint: one checkpoint around all layers, which are computed again at once.

@@ -6,5 +6,6 @@ dense_embedding_gradient: gradients as large as an embedding's table.
 joint_covariance: the covariance of all points that a Gaussian process is asked about.
 large_request: a request that no limit would have held.
 loaded_whole: a file that is loaded to the GPU as a whole.
+previous_result: a result that its name has while the next one is made.
 rebuilt_collection: the new entries of a list, beside all the old ones.
 """
