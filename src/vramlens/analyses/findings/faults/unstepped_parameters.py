@@ -104,5 +104,5 @@ def _freeze(modules: tuple[str, ...]) -> str:
         return f"call requires_grad_(False) on {', '.join(modules)}"
     return (
         "call requires_grad_(False) on the model before the parts that are trained are added to"
-        " it, or on each parameter that the optimizer does not have"
+        " it, or on each parameter that the optimizer does not have, or has with a learning rate of 0"
     )

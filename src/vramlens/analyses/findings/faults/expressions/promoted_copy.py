@@ -33,9 +33,9 @@ def use_of_promotion(scene: Scene) -> ExpressionUse | None:
         _ANY,
         f"makes a copy of {text} in float32, the type of the other operand",
         "if a product with a matrix follows, apply the factor to its result instead, which is"
-        " smaller: (queries @ x.T) * factor is queries @ (x * factor[:, None]).T; or compute a part"
-        f" of the rows at a time; where {text} must be scaled, convert the other operand to its"
-        " type first",
+        " smaller: (queries.to(x.dtype) @ x.T) * factor is queries @ (x * factor[:, None]).T; or"
+        f" compute a part of the rows at a time; where {text} must be scaled, convert the other"
+        " operand to its type first",
     )
 
 

@@ -79,8 +79,8 @@ def _of_new_term(scene: Scene, table: str) -> Iterator[Finding]:
         ),
         fix="find the term of the loss that uses the whole"
         f" table{', new in this step' if earlier_passes else ''}, such as a penalty"
-        " weight.pow(2).sum(), and compute it on the rows that the step looks up, which makes the"
-        f" term smaller ({format_size(size_bytes)} less)",
+        " weight.pow(2).sum(), and compute it, of each table in it, on the rows that the step looks"
+        f" up, which makes the term smaller ({format_size(size_bytes)} less)",
         extent=scene.extent(rows),
     )
 
