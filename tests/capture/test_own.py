@@ -53,6 +53,23 @@ def test_a_thread_is_not_among_the_programs() -> None:
     assert seen == [True]
 
 
+def test_a_thread_knows_itself_before_its_start_has_returned(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    start_new_thread, seen, is_over = own_thread._start_new_thread, [], OwnEvent()
+
+    def start_and_wait(run: object, arguments: object) -> int:
+        ident: int = start_new_thread(run, arguments)
+        is_over.wait(60)
+        return ident
+
+    monkeypatch.setattr(own_thread, "_start_new_thread", start_and_wait)
+    thread = OwnThread(lambda: (seen.append(thread.is_current), is_over.set()))
+    thread.start()
+    assert thread.join(60)
+    assert seen == [True]
+
+
 def test_an_error_in_a_thread_ends_it_alone(capfd: pytest.CaptureFixture[str]) -> None:
     thread = OwnThread(lambda: 1 / 0)
     thread.start()

@@ -84,7 +84,7 @@ class OwnThread:
         try:
             self._is_running.acquire()
             self._pid = os.getpid()
-            self._ident = started_without_signals(lambda: _start_new_thread(self._run, ()))
+            started_without_signals(lambda: _start_new_thread(self._run, ()))
         except BaseException:
             self._release()
             raise
@@ -106,6 +106,7 @@ class OwnThread:
         return self._ident == get_ident()
 
     def _run(self) -> None:
+        self._ident = get_ident()  # here: the thread may run before its start has returned
         try:
             with suppress(Exception):
                 self._work()
