@@ -66,7 +66,7 @@ class TensorNames:
             objects that did, such as ``Node.children[0].parent``; "" of others.
         frozen: of parameters that an optimizer has, whether each requires no gradients; False of
             others.
-        in_graph: of tensors that are none of a model's or an optimizer's, whether an autograd graph
+        in_graph: of tensors that are no parameters or optimizer's states, whether an autograd graph
             made each, and is kept with it; False of others.
     """
 

@@ -81,8 +81,8 @@ class NamedTensor:
         circle: of what only garbage keeps until Python's collector runs, the circle that does, such as
             ``Node.children[0].parent``; "" of others.
         frozen: of a parameter that an optimizer has, True where it requires no gradients; None of others.
-        in_graph: of a tensor that is none of a model's or an optimizer's, True where an autograd graph made it
-            and is kept with it (it requires gradients, and is no leaf); None of others.
+        in_graph: of a tensor that is no parameter or optimizer's state, True where an autograd graph made it and
+            is kept with it (it requires gradients, and is no leaf); None of others.
     """
 
     device: int
