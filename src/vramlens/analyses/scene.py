@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from vramlens.analyses.attribution.attribution import Attribution
 from vramlens.analyses.attribution.named_shapes import Shape, shapes_of
+from vramlens.analyses.attribution.steps import PATTERN
 from vramlens.analyses.attribution.training import pass_starts
 from vramlens.analyses.evaluation_passes import Evaluation, evaluation_of
 from vramlens.analyses.explanation import OomVerdict, Peak
@@ -236,6 +237,16 @@ class Scene:
     def program_rows(self) -> NDArray[np.int64]:
         """Those of them that the program keeps by a name of its own."""
         return self.advice_rows[self.view.names.of_program[self.advice_rows]]
+
+    @cached_property
+    def rows_of_ended_steps(self) -> NDArray[np.int64]:
+        """Those of them that were made in steps that have ended; none where a pattern alone tells steps."""
+        steps, rows = self.view.steps, self.advice_rows
+        starts = steps.starts[steps.starts <= self.advice_event]
+        if steps.source == PATTERN or not len(starts):
+            return rows[:0]
+        is_of_step = self.view.step[rows] >= 0
+        return np.asarray(rows[is_of_step & (self.device.allocations.born[rows] < starts[-1])])
 
     @cached_property
     def advice_shapes(self) -> dict[int, Shape]:

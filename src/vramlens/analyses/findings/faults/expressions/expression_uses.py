@@ -42,6 +42,10 @@ class ExpressionUse:
     spreads: re.Pattern[str] | None = None
 
 
+ANY_CALL = re.compile("")
+"""Of a use that more than the text of an expression tells."""
+
+
 def of_call(
     call: str, reading: str, fix: str, unless: str | None = None, **conditions: Any
 ) -> ExpressionUse:

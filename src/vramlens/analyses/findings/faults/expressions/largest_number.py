@@ -6,11 +6,10 @@ import ast
 import re
 
 from vramlens.analyses.findings.faults.expressions.expression_parts import value_of, within
-from vramlens.analyses.findings.faults.expressions.expression_uses import ExpressionUse
+from vramlens.analyses.findings.faults.expressions.expression_uses import ANY_CALL, ExpressionUse
 from vramlens.analyses.scene import Scene
 from vramlens.ground.source_code import called
 
-_ANY = re.compile("")
 _LARGEST = r"(?:int\()?(?P<ids>[A-Za-z_][\w.]*)\.max\(\)\)?(?:\.item\(\)\)?)?\s*\+\s*1\b"
 _MAKERS = frozenset({"zeros", "new_zeros", "ones", "new_ones", "full", "new_full", "empty"})
 _MATRIX = 2
@@ -28,7 +27,7 @@ def use_of_largest_number(scene: Scene) -> ExpressionUse | None:
     if not ids or rows < _TIMES * entering_rows:
         return None
     return ExpressionUse(
-        _ANY,
+        ANY_CALL,
         f"makes a row for each number up to the largest of {ids}, {rows:,}, where {entering_rows:,}"
         " rows go in",
         f"number the ids of each batch anew: {ids} = torch.unique({ids}, return_inverse=True)[1]"

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import ast
-import re
 
 from vramlens.analyses.findings.faults.expressions.expression_parts import argument, value_of
-from vramlens.analyses.findings.faults.expressions.expression_uses import ExpressionUse
+from vramlens.analyses.findings.faults.expressions.expression_uses import ANY_CALL, ExpressionUse
 from vramlens.analyses.scene import Scene
 from vramlens.ground.source_code import called
 
-_ANY = re.compile("")
 _FEWEST_POSITIONS = 256
 _ITEM_BYTES = (2, 4, 8)
 _INPUTS = 3
@@ -37,7 +35,7 @@ def use_of_math_attention(scene: Scene) -> ExpressionUse | None:
     if not positions:
         return None
     return ExpressionUse(
-        _ANY,
+        ANY_CALL,
         "is computed without a fused kernel, and writes out a number for each pair of"
         f" {positions:,} positions",
         _FIX,

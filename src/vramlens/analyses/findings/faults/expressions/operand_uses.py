@@ -20,12 +20,11 @@ from vramlens.analyses.findings.faults.expressions.expression_parts import (
     within,
     without_views,
 )
-from vramlens.analyses.findings.faults.expressions.expression_uses import ExpressionUse
+from vramlens.analyses.findings.faults.expressions.expression_uses import ANY_CALL, ExpressionUse
 from vramlens.analyses.scene import Scene
 from vramlens.ground.source_code import called
 from vramlens.units import MIB
 
-_ANY = re.compile("")
 _EXPANDS = frozenset({"expand", "expand_as", "broadcast_to"})
 _DISTRIBUTIONS = frozenset({"Categorical", "OneHotCategorical"})
 _BY_ROW = _DISTRIBUTIONS.union(
@@ -62,7 +61,7 @@ def use_of_equal_rows(scene: Scene) -> ExpressionUse | None:
     if expanded is None:
         return None
     return ExpressionUse(
-        _ANY,
+        ANY_CALL,
         "computes the same row again and again, and copies it each time, where expand() had made a"
         " view",
         _of_one_row(expression, expanded),
@@ -209,7 +208,9 @@ def use_of_sum(scene: Scene, *, of_flags: bool) -> ExpressionUse | None:
         return None
     else:
         reading = "is made whole only to be added up"
-    return ExpressionUse(_ANY, reading, f"{_in_narrow_type(total, shape)}{_in_parts(total, rows)}")
+    return ExpressionUse(
+        ANY_CALL, reading, f"{_in_narrow_type(total, shape)}{_in_parts(total, rows)}"
+    )
 
 
 def _rows_of_part(shape: Shape | None, request_bytes: int) -> int:

@@ -10,10 +10,9 @@ from vramlens.analyses.findings.faults.expressions.expression_parts import (
     value_of,
     without_views,
 )
-from vramlens.analyses.findings.faults.expressions.expression_uses import ExpressionUse
+from vramlens.analyses.findings.faults.expressions.expression_uses import ANY_CALL, ExpressionUse
 from vramlens.analyses.scene import Scene
 
-_ANY = re.compile("")
 _HALF = ("float16", "bfloat16")
 _ELEMENTWISE = (ast.Mult, ast.Div, ast.Add, ast.Sub)
 
@@ -30,7 +29,7 @@ def use_of_promotion(scene: Scene) -> ExpressionUse | None:
         return None
     text = ast.unparse(narrow)
     return ExpressionUse(
-        _ANY,
+        ANY_CALL,
         f"makes a copy of {text} in float32, the type of the other operand",
         "if a product with a matrix follows, apply the factor to its result instead, which is"
         " smaller: (queries.to(x.dtype) @ x.T) * factor is queries @ (x * factor[:, None]).T; or"

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from vramlens.analyses.attribution.categories import Category
 from vramlens.analyses.attribution.phases import Phase
-from vramlens.analyses.attribution.steps import PATTERN
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.scene import Scene, after_failure
 from vramlens.ground.place import Place
@@ -76,12 +75,8 @@ def _has_such_gradients(scene: Scene) -> bool:
 
 def _left_by_steps(scene: Scene) -> NDArray[np.int64]:
     """What passes of earlier steps made that no name leads to."""
-    view, rows = scene.view, scene.advice_rows
-    starts = view.steps.starts[view.steps.starts <= scene.advice_event]
-    if view.steps.source == PATTERN or not len(starts):
-        return rows[:0]
-    is_left = (scene.device.allocations.born[rows] < starts[-1]) & (view.step[rows] >= 0)
-    is_left &= view.modules.marked[rows] | (view.phases.phase[rows] == Phase.BACKWARD)
+    view, rows = scene.view, scene.rows_of_ended_steps
+    is_left = view.modules.marked[rows] | (view.phases.phase[rows] == Phase.BACKWARD)
     is_left &= ~view.names.placed[rows]
     is_left &= ~np.isin(view.categories.category[rows], _NO_PARTS_OF_GRAPHS)
     return np.asarray(rows[is_left])

@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 
 from vramlens.analyses.attribution.categories import Category
 from vramlens.analyses.attribution.names import store_words, stores_of_results
-from vramlens.analyses.attribution.steps import PATTERN
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.scene import Scene, after_failure
 from vramlens.ground.verdict import Verdict
@@ -88,11 +87,7 @@ def _are_of_graphs(scene: Scene, rows: NDArray[np.int64]) -> bool:
 
 def _of_earlier_steps(scene: Scene) -> NDArray[np.int64]:
     """The allocations of steps that are over which no name leads to, or which are parts of a graph."""
-    view, rows = scene.view, scene.advice_rows
-    starts = view.steps.starts[view.steps.starts <= scene.advice_event]
-    if view.steps.source == PATTERN or not len(starts):
-        return rows[:0]
-    is_earlier = scene.device.allocations.born[rows] < starts[-1]
+    view, rows = scene.view, scene.rows_of_ended_steps
     is_named = view.names.placed[rows] & ~view.names.in_graph[rows]
     is_other = np.isin(view.categories.category[rows], _NO_PARTS_OF_GRAPHS)
-    return np.asarray(rows[is_earlier & (view.step[rows] >= 0) & ~is_named & ~is_other])
+    return np.asarray(rows[~is_named & ~is_other])
