@@ -305,6 +305,15 @@ def test_streams_made_again_and_again_are_a_family_of_their_own() -> None:
     assert "stream" in (leak.fix or "")
 
 
+def test_pools_are_told_by_the_line_that_captures_them() -> None:
+    run = Run(0)
+    leak_attacks.graphs_captured(run)
+    (leak,) = judged(run)
+    assert leak.kind == "pool"
+    assert leak.place is not None
+    assert (leak.place.line, leak.place.function) == (93, "run")
+
+
 def test_what_another_stream_still_uses_is_a_family_of_its_own() -> None:
     run = Run(0)
     run.setup()

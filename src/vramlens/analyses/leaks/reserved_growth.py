@@ -19,7 +19,7 @@ from vramlens.analyses.leaks.recorded_leak import RecordedLeak
 from vramlens.analyses.leaks.rhythm import rhythm_of
 from vramlens.ground.verdict import Verdict
 from vramlens.leak.fixes import fix_of_class
-from vramlens.trace import NO_TEXT
+from vramlens.trace import NO_STACK, NO_TEXT
 from vramlens.units import MIB, counted, format_size
 
 _LEAST_BYTES = 16 * MIB
@@ -106,7 +106,9 @@ def _made_again(
     if reason:
         verdict, needs = Verdict.POSSIBLE, None
     rate = rate_of(idle_bytes[rhythm.first :])
-    where = _most_frequent_place(view, rows[is_own & idle[place]])
+    of_idle = rows[is_own & idle[place]]
+    where = _place_of_all(view, of_idle) if kind == "pool" else None
+    where = where or _most_frequent_place(view, of_idle)
     return [
         RecordedLeak(
             verdict=verdict,
@@ -141,6 +143,22 @@ def _reason_for_doubt(view: Attribution, kind: str) -> str:
             "the steps are only a repeating pattern, and the recording does not include the start"
         )
     return ""
+
+
+def _place_of_all(view: Attribution, rows: NDArray[np.int64]) -> Place | None:
+    """The innermost line that led to all requests: where what a pool is for was captured."""
+    stacks = view.trace.stacks
+    paths = [
+        stacks.frames[stacks.starts[stack] : stacks.starts[stack + 1]]
+        for stack in np.unique(view.device.allocations.stack[rows]).tolist()
+        if stack != NO_STACK
+    ]
+    own_paths = [path[stacks.user_frames[path]].tolist() for path in paths]
+    own_paths = [path for path in own_paths if path]
+    shared = set.intersection(*map(set, own_paths)) if own_paths else set()
+    return next(
+        (view.place(frame) for path in own_paths[:1] for frame in path if frame in shared), None
+    )
 
 
 def _most_frequent_place(view: Attribution, rows: NDArray[np.int64]) -> Place | None:
