@@ -2,6 +2,7 @@
 
 concatenated_copy: all gradients or parameters in one tensor.
 converted_whole: the wide form of a tensor that is kept in a narrow type.
+current_call: since when the call of a line has run (no finding).
 dense_embedding_gradient: gradients as large as an embedding's table.
 joint_covariance: the covariance of all points that a Gaussian process is asked about.
 large_request: a request that no limit would have held.

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vramlens.analyses.attribution.names import IN_CALL
 from vramlens.analyses.finding import Finding
+from vramlens.analyses.findings.faults.requests.current_call import begin_of_call
 from vramlens.analyses.scene import Scene, after_failure
 from vramlens.ground.place import Place
 from vramlens.ground.verdict import Verdict
@@ -80,7 +80,7 @@ def _earlier_values(scene: Scene) -> Iterator[_Earlier]:
         rows = [
             row for row in candidates if _frames_of(scene, row)[: depth + 1] == frames[: depth + 1]
         ]
-        if len(rows) != 1 or scene.device.allocations.born[rows[0]] >= _begin_of_call(scene, frame):
+        if len(rows) != 1 or scene.device.allocations.born[rows[0]] >= begin_of_call(scene, frame):
             continue
         if _is_of(assigned, frame, scene.view.names.name(rows[0])):
             verdict = _verdict(scene, rows[0], frames)
@@ -115,23 +115,6 @@ def _may_be_dropped(scene: Scene, frames: Sequence[Frame], assigned: re.Match[st
         or any(map(drops.search, scene.source_above(frame.place)))
         or any(map(keeps.search, scene.source_below(frame.place)))
     )
-
-
-def _begin_of_call(scene: Scene, frame: Frame) -> int:
-    """The event since which all requests were made in a line's call."""
-    allocations, stacks = scene.device.allocations, scene.trace.stacks
-    is_same = np.zeros(len(stacks.user_frames), np.bool_)
-    is_same[np.unique(_frame_ids(scene, frame))] = True
-    is_before = (allocations.born < scene.advice_event) & (allocations.stack != NO_STACK)
-    is_outside = is_before & ~stacks.through(is_same, allocations.stack)
-    return int(allocations.born[is_outside].max(initial=-1))
-
-
-def _frame_ids(scene: Scene, frame: Frame) -> NDArray[np.int64]:
-    """The ids of a frame that the failed request was made in."""
-    stacks, stack = scene.trace.stacks, scene.ending_request.stack
-    ids = stacks.frames[stacks.starts[stack] : stacks.starts[stack + 1]]
-    return np.array([number for number in ids.tolist() if stacks.frame(number) == frame], np.int64)
 
 
 def _is_of(assigned: re.Match[str], frame: Frame, tensor: str) -> bool:

@@ -12,9 +12,11 @@ from vramlens.analyses.attribution.categories import Category
 from vramlens.analyses.attribution.training import Training
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.findings.faults.expressions.costly_expression import shown
+from vramlens.analyses.findings.faults.requests.current_call import begin_of_call
 from vramlens.analyses.scene import Scene, after_failure
-from vramlens.ground.place import Place
 from vramlens.ground.verdict import Verdict
+from vramlens.trace import Frame
+from vramlens.trace.stacks import user_frame_of
 from vramlens.units import format_size
 
 _REBUILD = re.compile(
@@ -29,14 +31,14 @@ _FEWEST = 2
 @after_failure
 def rebuilt_collection(scene: Scene) -> Iterator[Finding]:
     """The new entries that were made when memory ran out for another one."""
-    place = scene.view.place_of_stack(scene.ending_request.stack)
-    if place is None or scene.view.training == Training.SEEN:
+    frame = user_frame_of(scene.trace.stacks.of(scene.ending_request.stack))
+    if frame is None or scene.view.training == Training.SEEN:
         return  # a backward pass may need the old entries anyway
-    statement = scene.source_of(place)
+    statement = scene.source_of(frame.place)
     rebuild = _REBUILD.match(statement)
     if rebuild is None:
         return
-    rows = _new_entries(scene, place)
+    rows = _new_entries(scene, frame)
     is_activation = scene.view.categories.category[rows] == Category.ACTIVATIONS
     if len(rows) + 1 < _FEWEST or is_activation.any():
         return
@@ -47,7 +49,7 @@ def rebuilt_collection(scene: Scene) -> Iterator[Finding]:
         title=f"{shown(statement)} makes every new entry while all the old ones are alive:"
         f" {scene.part_of_heap(size_bytes)} so far",
         bytes=size_bytes,
-        place=place,
+        place=frame.place,
         evidence=("that is the line that failed",),
         fix=f"replace one entry at a time (for each key or index i: {rebuild['old']}[i] = …): the"
         f" old entry goes before the next is made (at least {format_size(size_bytes)} less)",
@@ -56,9 +58,7 @@ def rebuilt_collection(scene: Scene) -> Iterator[Finding]:
     )
 
 
-def _new_entries(scene: Scene, place: Place) -> NDArray[np.int64]:
-    """What the line asked for since the program was elsewhere, and is alive."""
-    first = int((scene.device.allocations.born <= scene.advice_event).sum())
-    while first and scene.view.place_of_block(first - 1) == place:
-        first -= 1
-    return scene.advice_rows[scene.advice_rows >= first]
+def _new_entries(scene: Scene, frame: Frame) -> NDArray[np.int64]:
+    """What the line has asked for in its call, and is alive."""
+    rows = scene.advice_rows
+    return rows[scene.device.allocations.born[rows] > begin_of_call(scene, frame)]
