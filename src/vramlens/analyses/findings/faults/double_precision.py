@@ -49,8 +49,7 @@ def double_precision(scene: Scene) -> Iterator[Finding]:
     else:
         reason = "NumPy's arrays are float64, and what is computed from them is, too"
         remedy = "convert the inputs to single precision (float32, complex64) as they go to the GPU"
-    is_requested = request.size_bytes in scene.device.allocations.requested_bytes[widened_rows]
-    saved_bytes = (size_bytes + is_requested * request.size_bytes) // 2
+    saved_bytes = (size_bytes + (request.size_bytes in sizes) * request.size_bytes) // 2
     yield Finding(
         id="double_precision",
         verdict=Verdict.LIKELY,

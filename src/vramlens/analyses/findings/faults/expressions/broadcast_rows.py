@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import math
 import re
 from collections.abc import Iterator
@@ -9,9 +10,11 @@ from collections.abc import Set as AbstractSet
 
 import numpy as np
 
+from vramlens.analyses.attribution.categories import Category
 from vramlens.analyses.attribution.named_shapes import Shape
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.findings.faults.expressions.costly_expression import shown
+from vramlens.analyses.findings.faults.expressions.expression_parts import is_by_entry, value_of
 from vramlens.analyses.findings.faults.expressions.expression_uses import MUCH
 from vramlens.analyses.scene import Scene, after_failure
 from vramlens.ground.place import Place
@@ -72,10 +75,11 @@ def _row_by_row(scene: Scene) -> Iterator[tuple[str, int, Place | None, int]]:
     make: the one that failed, and those of lines that made a large square matrix.
     """
     request, expression = scene.ending_request, scene.ending_expression
-    if _ROW_BY_ROW.search(expression):
+    if _is_row_by_row(expression):
         place = scene.view.place_of_stack(request.stack)
         if not _has_older_twin(scene, place, request.size_bytes, request.event):
             yield expression, request.size_bytes, place, request.event
+        yield from _first_as_large(scene)
     for row, shape in scene.advice_shapes.items():
         is_square = len(shape.sizes) == 2 and shape.sizes[0] == shape.sizes[1]
         if not is_square or shape.bytes < MUCH * scene.advice_heap.requested_bytes:
@@ -88,6 +92,30 @@ def _row_by_row(scene: Scene) -> Iterator[tuple[str, int, Place | None, int]]:
         difference = _DIFFERENCE.search(scene.source_of(place))
         if difference is not None and not _MEANT_AS_PAIRS.search(difference[0]):
             yield difference["inner"] or difference["line"], shape.bytes, place, born
+
+
+def _is_row_by_row(expression: str) -> bool:
+    value = value_of(expression)
+    return _ROW_BY_ROW.search(expression) is not None or (value is not None and is_by_entry(value))
+
+
+def _first_as_large(scene: Scene) -> Iterator[tuple[str, int, Place | None, int]]:
+    """Yields the arithmetic that was the first to make as much as was requested: what followed is as large for
+    that.
+    """
+    allocations, view, size_bytes = (
+        scene.device.allocations,
+        scene.view,
+        scene.ending_request.size_bytes,
+    )
+    alike = np.flatnonzero((allocations.requested_bytes == size_bytes) & (allocations.born >= 0))
+    if not len(alike):
+        return
+    first = int(alike[np.argmin(allocations.born[alike])])
+    place = view.place_of_block(first)
+    value = value_of(scene.source_of(place))
+    if value is not None and is_by_entry(value):
+        yield ast.unparse(value), size_bytes, place, int(allocations.born[first])
 
 
 def _has_older_twin(scene: Scene, place: Place | None, size_bytes: int, event: int) -> bool:
@@ -161,7 +189,8 @@ def _unnamed_column(scene: Scene, expression: str, size_bytes: int, made_at: int
         return None
     allocations, alive, names = scene.device.allocations, scene.advice_rows, scene.view.names
     sizes = allocations.requested_bytes
-    older = alive[allocations.born[alive] < made_at]
+    is_older = allocations.born[alive] < made_at
+    older = alive[is_older & (scene.view.categories.category[alive] != Category.WORKSPACE)]
     if np.isin(sizes[older], [rows * rows * item for item in _ITEMS]).any():
         return None  # an operand has as many numbers, in this type or another
     of_model = names.of_kind(*(kind for kind in TensorKind if kind != TensorKind.TENSOR))

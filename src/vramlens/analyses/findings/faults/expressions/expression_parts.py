@@ -16,6 +16,11 @@ _VIEWS = frozenset(
 """Methods that give the same numbers in another order."""
 _TURNED = frozenset({"T", "mT", "H", "mH"})
 """Attributes that do."""
+_ARITHMETIC = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.Pow)
+_BY_ENTRY = frozenset(
+    {"log", "log1p", "exp", "expm1", "sqrt", "abs", "neg", "square", "sigmoid", "tanh", "float"}
+)
+"""Methods that give a number for each."""
 
 
 def value_of(text: str) -> ast.expr | None:
@@ -86,6 +91,33 @@ def is_constant(node: ast.expr) -> bool:
     is_name = isinstance(node, ast.Name | ast.Attribute)
     is_capital = is_name and ast.unparse(node).rpartition(".")[2].isupper()
     return isinstance(node, ast.Constant) or is_capital
+
+
+def is_by_entry(node: ast.expr) -> bool:
+    """Whether an expression is arithmetic of several plain values, entry by entry: no call but ``x.log()`` and the
+    like, no axis that is added, and nothing turned round.
+    """
+    arithmetic = [part for part in within(node) if isinstance(part, ast.BinOp)]
+    is_of_several = any(
+        not is_constant(part.left) and not is_constant(part.right) for part in arithmetic
+    )
+    return is_of_several and _is_plain(node)
+
+
+def _is_plain(node: ast.expr) -> bool:
+    if isinstance(node, ast.BinOp):
+        is_known = isinstance(node.op, _ARITHMETIC)
+        return is_known and _is_plain(node.left) and _is_plain(node.right)
+    if isinstance(node, ast.UnaryOp):
+        return _is_plain(node.operand)
+    if isinstance(node, ast.Subscript):
+        return isinstance(node.slice, ast.Name | ast.Constant) and _is_plain(node.value)
+    if isinstance(node, ast.Attribute):
+        return node.attr not in _TURNED and _is_plain(node.value)
+    if isinstance(node, ast.Call):
+        is_alone = called(node) in _BY_ENTRY and not node.args and not node.keywords
+        return is_alone and all(map(_is_plain, _object(node)))
+    return isinstance(node, ast.Name | ast.Constant)
 
 
 def same_text(first: ast.expr, second: ast.expr) -> bool:
