@@ -13,6 +13,8 @@ FIXES = {
     "cache": "give {name} a limit on its keys, or delete each key after its last use",
     "exception": "keep repr(error) instead of the exception in {name}, or clear its traceback"
     " (error.with_traceback(None)), which holds every variable of its frames",
+    "exit_stack": "enter each context where it is used, in a with statement of its own: what {name}"
+    " enters stays until the stack is closed",
     "closure": "do not let the functions in {name} capture tensors, or remove them when they "
     "are done",
     "thread": "empty {name} when the thread's task ends: a thread's variables live as long as the"

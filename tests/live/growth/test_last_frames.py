@@ -84,6 +84,12 @@ def test_kept(tmp_path: Path, source: str, names: str) -> None:
             "False",
         ),
         ("def main():\n    asks()\nmain()\nmain\n", "False"),
+        (  # what the stack holds goes before main() ends
+            "from contextlib import ExitStack\ndef main():\n    with ExitStack() as scope:\n"
+            "        asks()\nmain()\n",
+            "False",
+        ),
+        ("import torch\ndef main():\n    with torch.no_grad():\n        asks()\nmain()\n", "True"),
     ],
 )
 def test_whether_the_last_look_will_see_all(tmp_path: Path, source: str, is_all: str) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 
 STEPS, FIRST = 14, 5
 HEAD = """\
-import asyncio, atexit, concurrent.futures, dataclasses, functools, queue, sys, traceback, warnings, weakref
+import asyncio, atexit, concurrent.futures, contextlib, dataclasses, functools, queue, sys, traceback, warnings, weakref
 from collections import defaultdict, deque, namedtuple
 import torch
 layer = torch.nn.Linear(128, 128)
@@ -502,6 +502,26 @@ def main(tick):
         ),
     ),
     Case(
+        "contexts in one stack",
+        """
+@contextlib.contextmanager
+def speaking_as(rows):
+    yield rows
+def main(tick):
+    with contextlib.ExitStack() as scope:
+        for _ in range(STEPS):
+            scope.enter_context(speaking_as(batch()))
+            tick()
+""",
+        "enter each context where it is used, in a with statement of its own",
+        (
+            (
+                "scope.enter_context(speaking_as(batch()))",
+                "with speaking_as(batch()):\n                pass",
+            ),
+        ),
+    ),
+    Case(
         "tasks in a set",
         """
 class Gateway:
@@ -529,6 +549,33 @@ def main(tick):
                 "background.add(task)\n        task.add_done_callback(self.background.discard)\n",
             ),
         ),
+    ),
+    Case(
+        "tasks that wait for a reader who has left",
+        """
+class Stories:
+    def __init__(self):
+        self.background = set()
+    async def produce(self, rows, chunks):
+        for part in rows.split(8):
+            await chunks.put(part)
+    async def tell(self):
+        chunks = asyncio.Queue(maxsize=1)
+        task = asyncio.create_task(self.produce(batch(), chunks))
+        self.background.add(task)
+        task.add_done_callback(self.background.discard)
+        await chunks.get()
+async def serve(tick):
+    stories = Stories()
+    for _ in range(STEPS):
+        await stories.tell()
+        await asyncio.sleep(0)
+        tick()
+def main(tick):
+    asyncio.run(serve(tick))
+""",
+        "cancel each task when nobody takes its results any more (task.cancel())",
+        (("await chunks.get()\n", "await chunks.get()\n        task.cancel()\n"),),
     ),
     Case(
         "tasks that are gathered",

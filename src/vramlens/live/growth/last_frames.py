@@ -60,6 +60,7 @@ def keep_last(frame: types.FrameType | None) -> bool:
     inside = takewhile(lambda frame: not _is_main_module(frame), stack)
     users = [frame for frame in inside if is_users(frame.f_code.co_filename)]
     sees_all = is_main and bool(kept_frames) and len(users) == len(kept_frames)
+    sees_all &= not any(_lets_go_before_its_end(*place) for place in map(_place_of, kept_frames))
     _latest = places, sees_all
     return sees_all
 
@@ -141,6 +142,24 @@ def _wraps(frame: types.FrameType, called: types.FrameType) -> bool:
 
 def _is_users_function(code: types.CodeType) -> bool:
     return is_users(code.co_filename) and not code.co_flags & _GENERATOR
+
+
+def _place_of(frame: types.FrameType) -> tuple[types.CodeType, int]:
+    return frame.f_code, frame.f_lineno or 0
+
+
+@lru_cache(maxsize=1024)
+def _lets_go_before_its_end(code: types.CodeType, line: int) -> bool:
+    """Whether a line is in a block of what has a name, ``with ExitStack() as scope``: what that holds goes with the
+    block, before the function ends.
+    """
+    return any(
+        statement.lineno <= line <= last_line_of(statement)
+        and any(item.optional_vars is not None for item in statement.items)
+        for part in _body_of(code)
+        for statement in ast.walk(part)
+        if isinstance(statement, (ast.With, ast.AsyncWith))
+    )
 
 
 def _runs_last_statement(frame: types.FrameType) -> bool:

@@ -45,6 +45,8 @@ _KEEPS_HANDLES = re.compile(r"([A-Za-z_][\w.]*)\.(?:append|add)\([\w.\[\]]+\.reg
 """Statements that keep what the registration of a hook returns: under a name, or in a collection."""
 _FINALIZES_ITSELF = re.compile(r"\bfinalize\(([A-Za-z_][\w.]*), \1\.(\w+)\s*[,)]")
 """Statements that have an object's own method called when the object goes."""
+_ENTERS_CONTEXT = re.compile(r"\.enter_(?:async_)?context\(")
+"""Names what an ``ExitStack`` keeps until it is closed."""
 _NOT_NEEDED = "when the hook is no longer needed"
 _REMOVE_EACH = "and call remove() of each when the hooks are no longer needed"
 _KEY_OF_STATE = re.compile(r"\w\[(?P<key>[^\[\]]+)\]$")
@@ -167,6 +169,8 @@ def _fix_of_class(kind: str, keeper: Keeper | None, owner: LeakOwner, facts: Kep
         return _hook_fix(keeper, name)
     if kind == "cycle":
         return fix_of_class(_row_of_cycle(owner), name)
+    if kind == "closure" and _ENTERS_CONTEXT.search(name):
+        return fix_of_class("exit_stack", name)
     row = "lru_cache" if kind == "cache" and owner.kind == "lru_cache" else kind
     return fix_of_class(row, name)
 

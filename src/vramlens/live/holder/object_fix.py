@@ -7,6 +7,7 @@ from __future__ import annotations
 import ast
 import types
 from collections.abc import Iterator
+from typing import Any
 
 from vramlens.ground.source_code import last_name
 from vramlens.leak.fixes import fix_of_class
@@ -111,6 +112,11 @@ def task_fix(keeper: Keeper | None, kept: Kept) -> str:
     if is_task and leaving and not _is_gathered(store):
         task = stored_source(keeper)
         task = task if task.isidentifier() else "task"
+        if _waits(kept.value):
+            return (
+                f"cancel each task when nobody takes its results any more ({task}.cancel()): one"
+                f" that waits for good never leaves {tasks}"
+            )
         return f"let each task leave when it is done: {task}.add_done_callback({tasks}.{leaving})"
     if kept.container == "dict":
         key, value = ("task", "value") if _is_key(store) else ("key", "task")
@@ -119,6 +125,13 @@ def task_fix(keeper: Keeper | None, kept: Kept) -> str:
         kept_pairs = f"[task for task in {tasks} if not task.done()]"
         kept_pairs = f"set({kept_pairs})" if kept.container == "set" else kept_pairs
     return f"take the results of tasks that are done, and keep the others: {tasks} = {kept_pairs}"
+
+
+def _waits(task: Any) -> bool:
+    """Whether a task has not come to its end; only asyncio's own class is asked."""
+    own_class = type(task)
+    is_asyncios = class_module(own_class) in ("_asyncio", "asyncio.tasks")
+    return is_asyncios and class_name(own_class) == "Task" and not task.done()
 
 
 def _is_key(store: Store) -> bool:
