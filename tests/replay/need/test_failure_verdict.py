@@ -323,7 +323,7 @@ def test_models_that_a_loop_builds_and_keeps_are_no_evaluation_with_a_graph() ->
     """A search that keeps each trial's model: it grows once in twelve optimizer steps."""
     found = explained("search_loop.cap70").findings
     assert not any(one.id == "unused_graph" for one in found)
-    assert found[0].id == "leak"
+    assert found[0].id == "finished_models"
     assert not any(row.lives for row in verdict("search_loop.cap70").settings)
 
 

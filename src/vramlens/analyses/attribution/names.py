@@ -30,6 +30,8 @@ _NAMELESS = frozenset({"list", "tuple", "dict", "set", "deque", "OrderedDict", "
 """Names of what keeps tensors and has none of its own."""
 IN_CALL = "local of "
 """Begins the name of what a function's variable keeps."""
+SLICE = "(slice "
+"""In the name of what a view keeps that looks at less than half of it."""
 CACHE = re.compile(r"^(?P<size>unlimited )?lru_cache of ")
 """Begins the name of what a cache of results keeps."""
 _LASTS = re.compile(rf"^(?!{IN_CALL}).*[.\[]")

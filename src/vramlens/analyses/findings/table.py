@@ -24,6 +24,7 @@ from vramlens.analyses.findings.faults.expressions.costly_expression import cost
 from vramlens.analyses.findings.faults.expressions.picked_after import picked_after
 from vramlens.analyses.findings.faults.expressions.repeated_rows import repeated_rows
 from vramlens.analyses.findings.faults.expressions.written_out_view import written_out_view
+from vramlens.analyses.findings.faults.graphs.abandoned_pass import abandoned_pass
 from vramlens.analyses.findings.faults.graphs.dequantized_weights import dequantized_weights
 from vramlens.analyses.findings.faults.graphs.gradient_cycles import gradient_cycles
 from vramlens.analyses.findings.faults.graphs.graphs_of_results import graphs_of_results
@@ -50,9 +51,11 @@ from vramlens.analyses.findings.faults.kept.kept_caches import kept_caches
 from vramlens.analyses.findings.faults.kept.kept_from_start import kept_from_start
 from vramlens.analyses.findings.faults.kept.kept_in_store import kept_in_store
 from vramlens.analyses.findings.faults.kept.listed_batches import listed_batches
+from vramlens.analyses.findings.faults.kept.lists_of_loop import lists_of_loop
 from vramlens.analyses.findings.faults.kept.repeated_heads import repeated_heads
 from vramlens.analyses.findings.faults.kept.requested_outputs import requested_outputs
 from vramlens.analyses.findings.faults.kept.retry_in_except import retry_in_except
+from vramlens.analyses.findings.faults.kept.several_sequences import several_sequences
 from vramlens.analyses.findings.faults.kept.unused_cache import unused_cache
 from vramlens.analyses.findings.faults.larger_inputs import larger_inputs
 from vramlens.analyses.findings.faults.lbfgs_pairs import lbfgs_history
@@ -65,6 +68,7 @@ from vramlens.analyses.findings.faults.models.kept_checkpoint import kept_checkp
 from vramlens.analyses.findings.faults.models.model_of_each_thread import model_of_each_thread
 from vramlens.analyses.findings.faults.models.state_dicts import state_dicts
 from vramlens.analyses.findings.faults.models.undivided_copy import whole_copy
+from vramlens.analyses.findings.faults.nested_wrapper import nested_wrapper
 from vramlens.analyses.findings.faults.optimizer_list import optimizer_list
 from vramlens.analyses.findings.faults.padded_columns import padded_columns
 from vramlens.analyses.findings.faults.repeated_masks import repeated_masks
@@ -78,6 +82,7 @@ from vramlens.analyses.findings.faults.requests.large_request import request_too
 from vramlens.analyses.findings.faults.requests.loaded_whole import loaded_whole
 from vramlens.analyses.findings.faults.requests.previous_result import previous_result
 from vramlens.analyses.findings.faults.requests.rebuilt_collection import rebuilt_collection
+from vramlens.analyses.findings.faults.requests.square_growth import square_growth
 from vramlens.analyses.findings.faults.uneven_rows import uneven_rows
 from vramlens.analyses.findings.faults.unlabeled_positions import unlabeled_positions
 from vramlens.analyses.findings.faults.unstepped_parameters import unstepped_parameters
@@ -184,6 +189,10 @@ FROM_RECORDING: tuple[FindingRow[Scene], ...] = (
     _fault(
         "kept_caches", kept_caches, saves_at_most=True, grows=True, takes_place_of="kept_in_store"
     ),
+    _fault("lists_of_loop", lists_of_loop, takes_place_of="kept_in_store"),
+    _fault("several_sequences", several_sequences),
+    _fault("square_growth", square_growth, may_be_meant=True),
+    _fault("nested_wrapper", nested_wrapper),
     _fault("joint_covariance", joint_covariance, saves_at_most=True),
     _fault("costly_expression", costly_expression, saves_at_most=True),
     _fault("repeated_masks", repeated_masks),
@@ -191,6 +200,7 @@ FROM_RECORDING: tuple[FindingRow[Scene], ...] = (
     _fault("solver_steps", solver_steps, takes_place_of="activations"),
     _fault("graphs_of_results", graphs_of_results, grows=True, takes_place_of="unused_graph"),
     _fault("gradient_cycles", gradient_cycles, grows=True, takes_place_of="unused_graph"),
+    _fault("abandoned_pass", abandoned_pass),
     _fault("retained_graph", retained_graph, takes_place_of="activations"),
     _fault("dequantized_weights", dequantized_weights, takes_place_of="activations"),
     # parametrized_weight: the reads to come take no more either

@@ -34,6 +34,8 @@ _MOSTLY = 0.8
 """Of a finding's bytes, that another one explains."""
 _WEIGHT_OF_MEANT = 0.5
 """Of the bytes of what may be meant: a fault that frees half as much, and enough, comes first."""
+_WEIGHT_OF_KEPT = 1.02
+"""Of about as many bytes what is kept comes first: the others may be made of it."""
 _ENOUGH = 0.999
 """Of what is short: a failed request that becomes tiny is all of it but for these bytes."""
 _MOST_OF_MEMORY = 0.5
@@ -112,9 +114,9 @@ def _enough_in_code(findings: Sequence[Finding], short_bytes: int, missing_bytes
         enough_bytes = missing_bytes if saves_at_most else short_bytes
         if (finding.bytes or 0) >= _ENOUGH * enough_bytes:
             weight = _WEIGHT_OF_MEANT if finding.id in _MAY_BE_MEANT else 1.0
+            weight *= _WEIGHT_OF_KEPT if finding.id in _GROWING else 1.0
             saved_bytes[finding.id] = int(weight * (finding.bytes or 0))
-    # Of as many bytes what is kept comes first: the others may be made of it.
-    return sorted(saved_bytes, key=lambda name: (-(saved_bytes[name] // MIB), name not in _GROWING))
+    return sorted(saved_bytes, key=lambda name: -(saved_bytes[name] // MIB))
 
 
 def with_growth_to_come(finding: Finding) -> Finding:

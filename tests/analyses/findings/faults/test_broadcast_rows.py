@@ -33,6 +33,10 @@ ROWS = 2048
         ("self.kernel(x1, x2)", "float32[2048, 1]", "float32[2048]", 16, False),
         ("to_dense_adj(edge_index)", "float32[2048, 1]", "float32[2048]", 16, False),
         ("1 - torch.eye(n)", "float32[2048, 1]", "float32[2048]", 16, False),
+        ("rate + batch['exposure'].log()", "float32[2048, 1]", "float32[2048]", 16, True),
+        ("reward + gamma * value * alive - old", "float32[2048, 1]", "float32[2048]", 16, True),
+        ("rate + self.head(x)", "float32[2048, 1]", "float32[2048]", 16, False),
+        ("x * mask[:, None] + y", "float32[2048, 1]", "float32[2048]", 16, False),
     ],
 )
 def test_all_pairs_of_a_column_and_a_vector(
@@ -213,3 +217,28 @@ def test_a_column_that_a_model_computes_and_nobody_keeps(
     run.asks("all", 16, name="float32[2048, 2048] tensor")
     answer = run.fails("all", 16, tmp_path, node="PowBackward0", source={(USER, 9): text})
     assert (finding_of(answer, "broadcast_rows") is not None) == is_told
+
+
+@pytest.mark.parametrize(
+    ("text", "is_told"),
+    [
+        ("delta = rewards[t] + gamma * next_value * alive - values[t]", True),
+        ("delta = self.critic(rewards)", False),
+        ("delta = rewards[:, None] - values", False),
+    ],
+)
+def test_a_line_that_goes_on_with_all_pairs_of_another(
+    tmp_path: Path, text: str, *, is_told: bool
+) -> None:
+    run = MadeRun(FRAMES)
+    for shape in ("float32[2048, 1]", "float32[2048]"):
+        run.asks("state", ROWS * 4 / (1 << 20), name=f"{shape} tensor")
+    run.asks("squares", 16)
+    source = {(USER, 10): text}
+    answer = run.fails("all", 16, tmp_path, expression="delta + gamma * running", source=source)
+    finding = finding_of(answer, "broadcast_rows")
+    assert (finding is not None) == is_told
+    if finding is not None:
+        assert finding.title.startswith("rewards[t] + gamma * next_value")
+        assert finding.place is not None
+        assert finding.place.line == 10

@@ -9,10 +9,10 @@ import pytest
 
 from support.made_failures import MadeRun, finding_of
 from vramlens.analyses.finding import Finding
-from vramlens.analyses.findings.faults.expressions.expression_uses import (
+from vramlens.analyses.findings.faults.expressions.uses.expression_uses import (
     use_of_expression,
 )
-from vramlens.analyses.findings.faults.expressions.gradient_uses import (
+from vramlens.analyses.findings.faults.expressions.uses.gradient_uses import (
     use_of_node,
     use_of_statement,
 )

@@ -48,5 +48,5 @@ def test_what_names_tell(tmp_path: Path) -> None:
     run.asks("layer", 128, name="float64[64, 512, 512] tensor", module="model")
     finding = finding_of(run.fails("layer", 128, tmp_path), "double_precision")
     assert finding is not None
-    assert finding.bytes == 64 * MIB
+    assert finding.bytes == (64 + 64) * MIB  # half of it, and of the request
     assert "as they go to the GPU" in (finding.fix or "")

@@ -569,22 +569,27 @@ def test_a_smaller_model_is_no_earlier_try_of_the_same(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("names", "parts", "is_told"),
+    ("names", "parts", "line", "is_told"),
     [
-        (("TwoTower", "TwoTower_2"), 4, True),
-        (("model", "TwoTower"), 4, False),  # of a stage before, perhaps
-        (("TwoTower", "Ranker"), 4, False),
-        (("TwoTower", "TwoTower_2"), 3, False),
+        (("TwoTower", "TwoTower_2"), (4, 4), "data", True),
+        (("model", "TwoTower"), (4, 4), "data", False),  # of a stage before, perhaps
+        (("model", "TwoTower"), (4, 4), "weights", True),  # made by the same line
+        (("model", "TwoTower"), (4, 6), "weights", True),  # a deeper one
+        (("TwoTower", "TwoTower_2"), (4, 6), "data", False),
+        (("model", "TwoTower"), (3, 6), "weights", False),
+        (("TwoTower", "Ranker"), (4, 4), "weights", False),
+        (("TwoTower", "TwoTower_2"), (3, 3), "data", False),
     ],
 )
 def test_models_of_trials_have_the_same_parts_in_other_sizes(
-    tmp_path: Path, names: tuple[str, str], parts: int, *, is_told: bool
+    tmp_path: Path, names: tuple[str, str], parts: tuple[int, int], line: str, *, is_told: bool
 ) -> None:
     run = made()
-    for name, size in zip(names, (20, 25), strict=True):
-        for part in range(parts):
+    lines = "weights", line
+    for name, size, count, maker in zip(names, (20, 25), parts, lines, strict=True):
+        for part in range(count):
             weight = f"{name}.tower{part}.weight"
-            run.asks("weights", size, name=weight, kind="parameter")
+            run.asks(maker, size, name=weight, kind="parameter")
             run.asks("optimizer", size, name=f"optimizer.m[{weight}]", kind="optimizer_state")
         run.frees(run.asks("layer", 10, module=f"{name}.tower0"))
     finding = finding_of(run.fails("layer", 60, tmp_path), "finished_models")

@@ -113,3 +113,36 @@ def test_what_a_function_of_a_library_makes(
 ) -> None:
     text = told(tmp_path, expression, 900, shape="float32[4096, 4]", size=64 / 1024, part=part)
     assert instead in text
+
+
+@pytest.mark.parametrize(
+    ("above", "expression", "is_told"),
+    [
+        ("order = torch.randperm(hist.shape[0], device=hist.device)", "hist[order]", True),
+        ("order = torch.randperm(n)[:256]", "hist[order]", True),
+        ("order = scores.argsort()", "hist[order]", False),
+        ("other = torch.randperm(n)", "hist[order]", False),
+        ("order = torch.randperm(n)", "hist[order:]", False),
+    ],
+)
+def test_rows_that_are_copied_in_another_order(
+    tmp_path: Path, above: str, expression: str, *, is_told: bool
+) -> None:
+    text = told(tmp_path, expression, 800, shape="float32[1048576, 100]", size=400, above=above)
+    assert ("pick each batch by the order: hist[order[i : i + batch]]" in text) == is_told
+
+
+@pytest.mark.parametrize(
+    ("expression", "size", "is_told"),
+    [
+        ("torch.fft.rfft2(stamps, s=size)", 100, True),
+        ("torch.fft.rfft(x, n=n_fft, dim=-1)", 100, True),
+        ("torch.fft.rfft2(stamps, s=size)", 600, False),  # hardly more than what goes in
+        ("torch.fft.rfft2(stamps)", 100, False),
+    ],
+)
+def test_a_transform_of_what_is_padded_far(
+    tmp_path: Path, expression: str, size: float, *, is_told: bool
+) -> None:
+    text = told(tmp_path, expression, 800, shape="float32[4096, 64, 100]", size=size)
+    assert ("needs n + m - 1" in text) == is_told

@@ -10,6 +10,7 @@ kept: what the program is done with, or need not have on the GPU.
 larger_inputs: a pass on inputs several times as large as those before it.
 lbfgs_pairs: vectors that L-BFGS keeps of its iterations.
 models: models and optimizers that are there twice, or whose work is over.
+nested_wrapper: copies of copies, by a wrapper of a wrapper.
 optimizer_list: temporaries that an optimizer makes for all parameters at once, PyTorch's or one's own.
 padded_columns: columns of a batch that are padding in every row.
 repeated_masks: masks of attention that every layer builds anew.

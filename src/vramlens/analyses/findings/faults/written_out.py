@@ -11,7 +11,7 @@ import numpy as np
 from vramlens.analyses.attribution.modules import OUTSIDE
 from vramlens.analyses.attribution.named_shapes import Shape
 from vramlens.analyses.finding import Finding
-from vramlens.analyses.findings.faults.expressions.expression_uses import use_of_expression
+from vramlens.analyses.findings.faults.expressions.uses.expression_uses import use_of_expression
 from vramlens.analyses.findings.faults.repeated_masks import is_of_fused_attention, mask_of
 from vramlens.analyses.scene import Scene, after_failure
 from vramlens.ground.verdict import Verdict

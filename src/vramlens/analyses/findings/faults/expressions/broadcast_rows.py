@@ -15,7 +15,7 @@ from vramlens.analyses.attribution.named_shapes import Shape
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.findings.faults.expressions.costly_expression import shown
 from vramlens.analyses.findings.faults.expressions.expression_parts import is_by_entry, value_of
-from vramlens.analyses.findings.faults.expressions.expression_uses import MUCH
+from vramlens.analyses.findings.faults.expressions.uses.expression_uses import MUCH
 from vramlens.analyses.scene import Scene, after_failure
 from vramlens.ground.place import Place
 from vramlens.ground.verdict import Verdict

@@ -11,23 +11,24 @@ import numpy as np
 
 from vramlens.analyses.attribution.categories import Category
 from vramlens.analyses.finding import Finding
-from vramlens.analyses.findings.faults.expressions.expression_uses import (
+from vramlens.analyses.findings.faults.expressions.uses.expression_uses import (
     MUCH,
     ExpressionUse,
     use_of_expression,
 )
-from vramlens.analyses.findings.faults.expressions.gradient_uses import (
+from vramlens.analyses.findings.faults.expressions.uses.gradient_uses import (
     use_of_node,
     use_of_statement,
 )
-from vramlens.analyses.findings.faults.expressions.largest_number import use_of_largest_number
-from vramlens.analyses.findings.faults.expressions.library_uses import use_of_library
-from vramlens.analyses.findings.faults.expressions.math_attention import use_of_math_attention
-from vramlens.analyses.findings.faults.expressions.operand_uses import (
+from vramlens.analyses.findings.faults.expressions.uses.largest_number import use_of_largest_number
+from vramlens.analyses.findings.faults.expressions.uses.library_uses import use_of_library
+from vramlens.analyses.findings.faults.expressions.uses.math_attention import use_of_math_attention
+from vramlens.analyses.findings.faults.expressions.uses.operand_uses import (
     use_of_equal_rows,
     use_of_sum,
 )
-from vramlens.analyses.findings.faults.expressions.promoted_copy import use_of_promotion
+from vramlens.analyses.findings.faults.expressions.uses.promoted_copy import use_of_promotion
+from vramlens.analyses.findings.faults.expressions.uses.shuffled_rows import use_of_shuffle
 from vramlens.analyses.findings.faults.unnamed_entries import MANY_NAMED, with_unnamed_entries
 from vramlens.analyses.findings.usage import rows_of_lines
 from vramlens.analyses.memory.heap import LineBytes
@@ -166,7 +167,7 @@ def _row_count(scene: Scene, row: int) -> int:
 def _is_too_much(scene: Scene, use: ExpressionUse, line: LineBytes) -> bool:
     if use.for_graph and line.category != "activations":
         return False
-    one_bytes = _bytes_of([line]) // line.allocations
+    one_bytes = _bytes_of([line], use) // line.allocations
     return not use.if_larger or _is_larger(scene, one_bytes, line.place)
 
 
@@ -250,6 +251,7 @@ def use_at_the_end(scene: Scene) -> tuple[str, ExpressionUse] | None:
     uses = (
         (shown(expression), use_of_library(scene)),
         (shown(expression), use_of_equal_rows(scene)),
+        (shown(expression), use_of_shuffle(scene)),
         (shown(expression), use_of_promotion(scene)),
         (shown(expression), use_of_largest_number(scene)),
         (shown(expression), use_of_math_attention(scene)),

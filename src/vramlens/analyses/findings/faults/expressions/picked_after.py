@@ -9,7 +9,7 @@ from itertools import pairwise
 
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.findings.faults.expressions.costly_expression import shown
-from vramlens.analyses.findings.faults.expressions.expression_uses import MUCH
+from vramlens.analyses.findings.faults.expressions.uses.expression_uses import MUCH
 from vramlens.analyses.scene import Scene, after_failure
 from vramlens.ground.place import Place
 from vramlens.ground.verdict import Verdict
@@ -23,6 +23,11 @@ _SELECTS = (
 )
 """An index that picks some of the rows, each at most once, by its name or as a comparison."""
 _PICKED = re.compile(rf"(?P<callee>\b[\w.]+){_ARGUMENTS}\[(?P<index>{_SELECTS})\]")
+_PART_PICKED = re.compile(
+    rf"(?P<callee>\b[\w.]+){_ARGUMENTS}\[(?P<index>[A-Za-z_]\w*(?:,[^\[\]]+)?|[^\[\],:]*:[^\[\]]+)\]"
+)
+"""One layer, or a range of entries, of what was computed entry by entry."""
+_CONVERTED = re.compile(r"\.(?:to|float|half|bfloat16|double)\(")
 _EACH_PICKED = re.compile(
     rf"\b(?P<each>\w+)\[(?P<index>idx|inds?|indices|mb_\w+|batch_\w+|\w+_idx)\]\s+for\s+(?P=each)\s+in\s+"
     rf"(?P<callee>[\w.]+){_ARGUMENTS}"
@@ -106,7 +111,7 @@ def _results(scene: Scene) -> Iterator[_Result]:
 
 def _picks(scene: Scene, result: _Result) -> Iterator[_Pick]:
     """The picks after the calls in a result's stack, the innermost first."""
-    is_by_row = _computes_rows(result)
+    is_by_row, is_converted = _computes_rows(result), bool(_CONVERTED.search(result.expression))
     own_functions = 0
     if is_by_row:
         yield from _picks_in_next_lines(scene, result)
@@ -118,10 +123,12 @@ def _picks(scene: Scene, result: _Result) -> Iterator[_Pick]:
             if _enters(match["callee"], inner):
                 yield _Pick(f"{match['callee']}()", match["index"], place)
         # A model's rows may depend on each other, as those of a graph do.
-        if is_by_row and own_functions <= 1 and inner.function != "forward":
-            for match in _PICKED.finditer(text):
-                if _enters(match["callee"], inner, is_own=own_functions == 1):
-                    yield _Pick(f"{match['callee']}()", match["index"], place)
+        is_told = is_by_row and own_functions <= 1 and inner.function != "forward"
+        picks = _PICKED.finditer(text) if is_told else ()
+        parts = _PART_PICKED.finditer(text) if own_functions == 1 and is_converted else ()
+        for match in (*picks, *parts):
+            if _enters(match["callee"], inner, is_own=own_functions == 1):
+                yield _Pick(f"{match['callee']}()", match["index"], place)
 
 
 def _picks_in_next_lines(scene: Scene, result: _Result) -> Iterator[_Pick]:

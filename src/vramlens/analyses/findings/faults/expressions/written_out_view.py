@@ -16,7 +16,7 @@ from vramlens.analyses.findings.faults.expressions.expression_parts import (
     within,
     without_views,
 )
-from vramlens.analyses.findings.faults.expressions.expression_uses import MUCH
+from vramlens.analyses.findings.faults.expressions.uses.expression_uses import MUCH
 from vramlens.analyses.scene import Scene, after_failure
 from vramlens.ground.place import Place
 from vramlens.ground.verdict import Verdict

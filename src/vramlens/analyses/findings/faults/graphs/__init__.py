@@ -1,5 +1,6 @@
 """Graphs that keep more than the backward pass needs.
 
+abandoned_pass: a forward pass that nobody goes back through.
 dequantized_weights: wide copies of quantized weights, which a product saves.
 derivative_graphs: graphs of derivatives that are kept together.
 gradient_cycles: what gradients keep after backward(create_graph=True).

@@ -8,8 +8,10 @@ kept_caches: keys and values that earlier passes left.
 kept_from_start: data that was put on the GPU before the first step.
 kept_in_store: a list, dict or cache that keeps something of each turn.
 listed_batches: a list of all that a generator makes.
+lists_of_loop: lists of a loop that goes on for more turns than ever.
 repeated_heads: a cache of keys and values that were repeated for all heads.
 requested_outputs: attention weights and hidden states of all layers.
 retry_in_except: tries that failed, while the error is handled.
+several_sequences: several sequences for each prompt.
 unused_cache: keys and values for text that nobody generates.
 """

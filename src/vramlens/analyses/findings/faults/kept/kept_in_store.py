@@ -15,7 +15,7 @@ from itertools import chain, pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from vramlens.analyses.attribution.names import CACHE, LAST_KEY, Names, store_words
+from vramlens.analyses.attribution.names import CACHE, LAST_KEY, SLICE, Names, store_words
 from vramlens.analyses.attribution.phases import Phase
 from vramlens.analyses.attribution.training import Training, turns_with
 from vramlens.analyses.finding import Finding
@@ -420,7 +420,7 @@ def _ends_of_parameters(scene: Scene) -> set[tuple[str, int]]:
 
 def _are_slices(names: Names, rows: NDArray[np.int64]) -> bool:
     """Whether most are kept by a slice that looks at less than half of them."""
-    slices = sum("(slice " in names.name(row) for row in rows.tolist())
+    slices = sum(SLICE in names.name(row) for row in rows.tolist())
     return slices >= _MOSTLY * len(rows)
 
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from vramlens.analyses.attribution.names import IN_CALL
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.scene import Scene, after_failure
+from vramlens.ground.place import Place
 from vramlens.ground.verdict import Verdict
 from vramlens.trace import TensorKind
 from vramlens.units import agreeing, counted, format_size, joined
@@ -32,6 +33,7 @@ class _Model:
         sizes: of its parameters, in order.
         parts: the names of its parameters without its own.
         first_row: of its parameters, the one that was made first.
+        place: the line that made it.
         built_from, built_until: the events at which the first and the last of them were made.
         last_run: the event of the last request inside of it; -1 where it never ran.
         caches: each ``lru_cache`` that has it or layers of it as arguments; none where they do not have all.
@@ -44,6 +46,7 @@ class _Model:
     sizes: tuple[int, ...]
     parts: frozenset[str]
     first_row: int
+    place: Place | None
     built_from: int
     built_until: int
     last_run: int
@@ -97,7 +100,7 @@ def finished_models(scene: Scene) -> Iterator[Finding]:
         title=f"{scene.part_of_heap(size_bytes)} are {counted(len(finished), 'trained model')}"
         " that did not run again once the next was built",
         bytes=size_bytes,
-        place=scene.view.place_of_block(finished[0].first_row),
+        place=finished[0].place,
         evidence=tuple(evidence),
         fix=f"{remedy} (up to {format_size(size_bytes)} less)",
         extent=scene.extent(np.sort(rows)),
@@ -125,9 +128,12 @@ def _is_finished(model: _Model, newest: _Model) -> bool:
     """Whether a model was trained, and did not run since the newest of its shapes, or of its parts in other
     sizes, was begun.
     """
-    is_of_class = model.parts == newest.parts and _class_of(model) == _class_of(newest)
-    is_of_parts = is_of_class and len(model.parts) >= _FEWEST_PARTS
-    is_alike = model.sizes == newest.sizes or is_of_parts
+    classes = {_class_of(model), _class_of(newest)}
+    is_of_class = model.parts == newest.parts and len(classes) == 1
+    is_of_line = model.place is not None and model.place == newest.place
+    is_of_line &= len(classes) == 1 or not all(name[:1].isupper() for name in classes)
+    common_parts = model.parts & newest.parts if is_of_class or is_of_line else frozenset()
+    is_alike = model.sizes == newest.sizes or len(common_parts) >= _FEWEST_PARTS
     return model.is_trained and is_alike and 0 <= model.last_run < newest.built_from
 
 
@@ -156,6 +162,7 @@ def _models(scene: Scene) -> Iterator[_Model]:
             sizes=tuple(sorted(allocations.requested_bytes[own].tolist())),
             parts=frozenset(view.names.name(row).partition(".")[2] for row in own.tolist()),
             first_row=int(own[0]),
+            place=view.place_of_block(int(own[0])),
             built_from=int(allocations.born[own].min()),
             built_until=int(allocations.born[own].max()),
             last_run=int(runs.max(initial=-1)),

@@ -9,4 +9,5 @@ large_request: a request that no limit would have held.
 loaded_whole: a file that is loaded to the GPU as a whole.
 previous_result: a result that its name has while the next one is made.
 rebuilt_collection: the new entries of a list, beside all the old ones.
+square_growth: a request that grows with the square of the batch.
 """

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from vramlens.analyses.finding import Finding
-from vramlens.analyses.findings.faults.expressions.expression_uses import MUCH
+from vramlens.analyses.findings.faults.expressions.uses.expression_uses import MUCH
 from vramlens.analyses.scene import Scene, after_failure
 from vramlens.ground.verdict import Verdict
 from vramlens.trace import TensorKind

@@ -390,6 +390,16 @@ _USES = (
         least_share=0.4,  # layers of a network put maps together, too
     ),
     of_call(
+        r"\bfft\.rfft[2n]?\([^()]*,\s*(?:s|n)=",
+        "pads every input with zeros to the size that it is given, and transforms them all",
+        "pad no further than the result needs: a convolution of n with m numbers needs n + m - 1 in"
+        " each dimension, not the size of the image that it is put into afterwards; if so many are"
+        " meant, transform a part of the inputs at a time",
+        stays=True,
+        if_larger=True,
+        in_backward=True,
+    ),
+    of_call(
         r"^[\w.]+\[\s*torch\.randperm\(",
         "copies all rows, to put them in another order",
         "keep the order instead, and pick each batch by it: order = torch.randperm(n), then"

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import re
 
-from vramlens.analyses.findings.faults.expressions.expression_uses import ExpressionUse, of_call
+from vramlens.analyses.findings.faults.expressions.uses.expression_uses import (
+    ExpressionUse,
+    of_call,
+)
 
 _BACKWARD = re.compile(r"Backward\d+$")
 _NODES = (

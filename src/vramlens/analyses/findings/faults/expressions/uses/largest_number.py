@@ -6,7 +6,10 @@ import ast
 import re
 
 from vramlens.analyses.findings.faults.expressions.expression_parts import value_of, within
-from vramlens.analyses.findings.faults.expressions.expression_uses import ANY_CALL, ExpressionUse
+from vramlens.analyses.findings.faults.expressions.uses.expression_uses import (
+    ANY_CALL,
+    ExpressionUse,
+)
 from vramlens.analyses.scene import Scene
 from vramlens.ground.source_code import called
 

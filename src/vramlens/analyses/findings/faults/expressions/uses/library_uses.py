@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from vramlens.analyses.findings.faults.expressions.expression_uses import ExpressionUse, of_call
+from vramlens.analyses.findings.faults.expressions.uses.expression_uses import (
+    ExpressionUse,
+    of_call,
+)
 from vramlens.analyses.scene import Scene
 
 _USES = (

@@ -5,7 +5,10 @@ from __future__ import annotations
 import ast
 
 from vramlens.analyses.findings.faults.expressions.expression_parts import argument, value_of
-from vramlens.analyses.findings.faults.expressions.expression_uses import ANY_CALL, ExpressionUse
+from vramlens.analyses.findings.faults.expressions.uses.expression_uses import (
+    ANY_CALL,
+    ExpressionUse,
+)
 from vramlens.analyses.scene import Scene
 from vramlens.ground.source_code import called
 

@@ -20,7 +20,10 @@ from vramlens.analyses.findings.faults.expressions.expression_parts import (
     within,
     without_views,
 )
-from vramlens.analyses.findings.faults.expressions.expression_uses import ANY_CALL, ExpressionUse
+from vramlens.analyses.findings.faults.expressions.uses.expression_uses import (
+    ANY_CALL,
+    ExpressionUse,
+)
 from vramlens.analyses.scene import Scene
 from vramlens.ground.source_code import called
 from vramlens.units import MIB

@@ -10,7 +10,10 @@ from vramlens.analyses.findings.faults.expressions.expression_parts import (
     value_of,
     without_views,
 )
-from vramlens.analyses.findings.faults.expressions.expression_uses import ANY_CALL, ExpressionUse
+from vramlens.analyses.findings.faults.expressions.uses.expression_uses import (
+    ANY_CALL,
+    ExpressionUse,
+)
 from vramlens.analyses.scene import Scene
 
 _HALF = ("float16", "bfloat16")
