@@ -190,7 +190,7 @@ FROM_RECORDING: tuple[FindingRow[Scene], ...] = (
         "kept_caches", kept_caches, saves_at_most=True, grows=True, takes_place_of="kept_in_store"
     ),
     _fault("lists_of_loop", lists_of_loop, takes_place_of="kept_in_store"),
-    _fault("several_sequences", several_sequences),
+    _fault("several_sequences", several_sequences, may_be_meant=True),
     _fault("square_growth", square_growth, may_be_meant=True),
     _fault("nested_wrapper", nested_wrapper),
     _fault("joint_covariance", joint_covariance, saves_at_most=True),

@@ -116,7 +116,11 @@ def _enough_in_code(findings: Sequence[Finding], short_bytes: int, missing_bytes
             weight = _WEIGHT_OF_MEANT if finding.id in _MAY_BE_MEANT else 1.0
             weight *= _WEIGHT_OF_KEPT if finding.id in _GROWING else 1.0
             saved_bytes[finding.id] = int(weight * (finding.bytes or 0))
-    return sorted(saved_bytes, key=lambda name: -(saved_bytes[name] // MIB))
+
+    def rank(name: str) -> tuple[int, bool, bool]:
+        return -(saved_bytes[name] // MIB), name in _MAY_BE_MEANT, name not in _GROWING
+
+    return sorted(saved_bytes, key=rank)
 
 
 def with_growth_to_come(finding: Finding) -> Finding:

@@ -53,7 +53,7 @@ def test_a_pass_before_an_evaluation(
     assert (finding is not None) == is_told
     if finding is not None:
         assert finding.bytes == LAYERS * 20 * MIB
-        assert f"{between} passes after it kept nothing" in finding.evidence[0]
+        assert f"{between} passes after it ran without gradients" in finding.evidence[0]
 
 
 def test_a_teacher_runs_beside_the_graph_that_its_student_trains_on(tmp_path: Path) -> None:
@@ -79,5 +79,31 @@ def test_views_that_all_keep_their_graphs(tmp_path: Path) -> None:
     run = trained()
     for _ in range(4):
         a_pass(run)
+    run.asks("layer", 20, module="model.layers.0")
+    assert finding_of(run.fails("layer", 60, tmp_path), "abandoned_pass") is None
+
+
+@pytest.mark.parametrize("turns", [1, 3])
+def test_a_loss_of_passes_with_and_without_a_graph(tmp_path: Path, turns: int) -> None:
+    """Pseudo-labels without gradients between two passes of each step: the backward pass goes through both."""
+    run = trained()
+    for turn in range(turns + 1):
+        kept = a_pass(run)
+        for _ in range(2):
+            run.frees(*a_pass(run, graph=False))
+        if turn == turns:
+            run.asks("layer", 20, module="model.layers.0")
+            break
+        kept += a_pass(run)
+        run.frees(*kept, run.asks("backward", 4))
+    assert finding_of(run.fails("layer", 60, tmp_path), "abandoned_pass") is None
+
+
+def test_small_passes_between_that_have_graphs(tmp_path: Path) -> None:
+    run = trained()
+    a_pass(run)
+    for _ in range(3):
+        run.asks("layer", 0.1, module="model.layers.0")
+        run.frees(*a_pass(run))
     run.asks("layer", 20, module="model.layers.0")
     assert finding_of(run.fails("layer", 60, tmp_path), "abandoned_pass") is None

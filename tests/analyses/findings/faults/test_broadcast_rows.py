@@ -242,3 +242,22 @@ def test_a_line_that_goes_on_with_all_pairs_of_another(
         assert finding.title.startswith("rewards[t] + gamma * next_value")
         assert finding.place is not None
         assert finding.place.line == 10
+
+
+@pytest.mark.parametrize("above", ["kx = torch.fft.fftfreq(n)[:, None]", "x = x.unsqueeze(1)"])
+def test_a_grid_that_is_meant(tmp_path: Path, above: str) -> None:
+    run = MadeRun(FRAMES)
+    for shape in ("float32[2048, 1]", "float32[2048]"):
+        run.asks("state", ROWS * 4 / (1 << 20), name=f"{shape} tensor")
+    source = {(USER, 9): "field = a * kx + b * ky", (USER, 8): above}
+    answer = run.fails("all", 16, tmp_path, expression="a * kx + b * ky", source=source)
+    assert finding_of(answer, "broadcast_rows") is None
+
+
+def test_a_matrix_in_another_type_is_no_pairs_of_vectors(tmp_path: Path) -> None:
+    run = MadeRun(FRAMES)
+    for shape in ("float32[2048, 1]", "float32[2048]"):
+        run.asks("state", ROWS * 4 / (1 << 20), name=f"{shape} tensor")
+    run.asks("state", 8, name="float16[2048, 2048] tensor")
+    answer = run.fails("all", 16, tmp_path, expression="weight * (sim - lse)")
+    assert finding_of(answer, "broadcast_rows") is None

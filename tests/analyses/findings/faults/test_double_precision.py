@@ -50,3 +50,12 @@ def test_what_names_tell(tmp_path: Path) -> None:
     assert finding is not None
     assert finding.bytes == (64 + 64) * MIB  # half of it, and of the request
     assert "as they go to the GPU" in (finding.fix or "")
+
+
+def test_an_order_of_as_many_bytes_is_not_in_double_precision(tmp_path: Path) -> None:
+    run = MadeRun(FRAMES)
+    run.asks("layer", 128, name="float64[64, 512, 512] tensor", module="model")
+    answer = run.fails("layer", 128, tmp_path, expression="x.argsort(-1)")
+    finding = finding_of(answer, "double_precision")
+    assert finding is not None
+    assert finding.bytes == 64 * MIB

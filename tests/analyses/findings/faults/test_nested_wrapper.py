@@ -51,3 +51,19 @@ def test_a_wrapper_that_runs_inside_of_itself(
     if finding is not None:
         assert "puts 8 of each input together both times: 64 in all" in finding.title
         assert finding.bytes == (64 + 400) * 7 // 8 * MIB
+
+
+def test_a_recursive_model_puts_together_what_its_inner_calls_give(tmp_path: Path) -> None:
+    """From the inside out: the smaller result is that of the inner call."""
+    up: Frame = (USER, 54, "forward")
+    frames: dict[str, tuple[Frame, ...]] = {
+        "inner": (up, CALL, up, CALL, (USER, 95, "label")),
+        "outer": (up, CALL, (USER, 95, "label")),
+        "layer": ((USER, 20, "forward"), CALL, up, CALL, up, CALL, (USER, 95, "label")),
+    }
+    run = MadeRun(frames)
+    run.asks("inner", 16)
+    run.asks("outer", 64)
+    text = "return torch.cat([x, self.up(self.inner(self.down(x)))], 1)"
+    answer = run.fails("layer", 400, tmp_path, source={(USER, 54): text})
+    assert finding_of(answer, "nested_wrapper") is None

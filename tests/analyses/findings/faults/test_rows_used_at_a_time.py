@@ -45,6 +45,10 @@ PRODUCT = "hidden @ self.items.weight.T"
         ),
         ("score", "q.float()", "rows = self.score(codes)[:n]", ":n"),
         ("score", "q.float()", "rows = self.score(codes)[0]", None),
+        ("score", "q.float()", "logits = self.score(codes)[:, :-1]", None),  # all but the last
+        ("score", "q.float()", "loss = self.score(codes)[task]", None),  # a key, perhaps
+        ("score", "torch.fft.rfft(x.float())", "low = self.score(x)[:cutoff]", None),
+        ("score", "x.float().cumsum(0)", "total = self.score(x)[:n]", None),
         ("score", PRODUCT, "keys = self.score(hidden)[layer, :, :old]", None),
         ("nested", "q.to(dtype)", "keys = self.score(hidden)[layer, :, :old]", None),
         ("score", PRODUCT, "logits = self.score(hidden[chosen])", None),

@@ -18,19 +18,38 @@ GENERATE: Frame = (
 CACHE: Frame = ("/opt/lib/python3.12/site-packages/transformers/cache_utils.py", 101, "update")
 
 
+EXPAND: Frame = (GENERATE[0], 900, "_expand_inputs_for_generation")
+MIB_OF_ROW = 128 * 8 / MIB
+"""128 tokens of a prompt."""
+
+
 @pytest.mark.parametrize(
-    ("prompts", "generates", "times"),
-    [(8, True, 8), (32, True, 2), (64, True, 0), (48, True, 0), (8, False, 0), (0, True, 0)],
+    ("prompts", "other", "expands", "times"),
+    [
+        (8, 0, True, 8),
+        (32, 0, True, 2),
+        (8, 4, True, 8),  # another table of tokens is there
+        (64, 0, True, 0),
+        (8, 0, False, 0),  # the batch of a training step beside another text that is generated
+        (0, 1, True, 0),
+    ],
 )
 def test_caches_of_more_sequences_than_prompts(
-    tmp_path: Path, prompts: int, times: int, *, generates: bool
+    tmp_path: Path, prompts: int, other: int, times: int, *, expands: bool
 ) -> None:
-    call: tuple[Frame, ...] = (GENERATE,) if generates else ()
     run = MadeRun(
-        {"prompts": ((USER, 30, "main"),), "cache": (CACHE, *call, (USER, 75, "rollout"))}
+        {
+            "prompts": ((USER, 30, "main"),),
+            "expanded": (EXPAND, GENERATE, (USER, 75, "rollout")),
+            "cache": (CACHE, GENERATE, (USER, 75, "rollout")),
+        }
     )
-    if prompts:
-        run.asks("prompts", 1, name="batch['input_ids']", shape=f"int64[{prompts}, 128]")
+    for rows, length in ((other, 50), (prompts, 128)):
+        if rows:
+            mib = rows * length * 8 / MIB
+            run.asks("prompts", mib, name="batch['input_ids']", shape=f"int64[{rows}, {length}]")
+    if expands:
+        run.asks("expanded", 64 * MIB_OF_ROW)
     for layer in range(4):
         for part in ("keys", "values"):
             name = f"DynamicCache.layers[{layer}].{part}"

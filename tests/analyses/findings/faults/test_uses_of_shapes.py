@@ -116,29 +116,39 @@ def test_what_a_function_of_a_library_makes(
 
 
 @pytest.mark.parametrize(
-    ("above", "expression", "is_told"),
+    ("above", "statement", "is_told"),
     [
-        ("order = torch.randperm(hist.shape[0], device=hist.device)", "hist[order]", True),
-        ("order = torch.randperm(n)[:256]", "hist[order]", True),
-        ("order = scores.argsort()", "hist[order]", False),
-        ("other = torch.randperm(n)", "hist[order]", False),
-        ("order = torch.randperm(n)", "hist[order:]", False),
+        ("order = torch.randperm(hist.shape[0], device=hist.device)", "hist = hist[order]", True),
+        ("order = torch.randperm(n).to(x.device)", "hist, y = hist[order], y[order]", True),
+        ("order = torch.randperm(n)[:256]", "hist = hist[order]", False),  # some of them
+        ("order = torch.randperm(n)", "rays = hist[order]", False),  # beside what they were
+        ("order = torch.randperm(n)", "x = lam * x + (1 - lam) * hist[order]", False),
+        ("order = scores.argsort()", "hist = hist[order]", False),
+        ("other = torch.randperm(n)", "hist = hist[order]", False),
+        ("order = torch.randperm(n)", "hist = hist[order:]", False),
     ],
 )
 def test_rows_that_are_copied_in_another_order(
-    tmp_path: Path, above: str, expression: str, *, is_told: bool
+    tmp_path: Path, above: str, statement: str, *, is_told: bool
 ) -> None:
-    text = told(tmp_path, expression, 800, shape="float32[1048576, 100]", size=400, above=above)
+    expression = "hist[order:]" if "order:" in statement else "hist[order]"
+    run = MadeRun(FRAMES)
+    run.asks("load", 400, name="float32[1048576, 100] tensor")
+    source = {(USER, 60): statement, (USER, 59): above}
+    answer = run.fails("call", 800, tmp_path, expression=expression, source=source)
+    finding = finding_of(answer, "costly_expression")
+    text = "" if finding is None else str(finding.fix)
     assert ("pick each batch by the order: hist[order[i : i + batch]]" in text) == is_told
 
 
 @pytest.mark.parametrize(
     ("expression", "size", "is_told"),
     [
-        ("torch.fft.rfft2(stamps, s=size)", 100, True),
-        ("torch.fft.rfft(x, n=n_fft, dim=-1)", 100, True),
-        ("torch.fft.rfft2(stamps, s=size)", 600, False),  # hardly more than what goes in
-        ("torch.fft.rfft2(stamps)", 100, False),
+        ("torch.fft.rfft2(stamps, s=size)", 50, True),
+        ("torch.fft.rfft(x, n=n_fft, dim=-1)", 50, True),
+        ("torch.fft.rfft2(stamps, s=size)", 200, False),  # with the usual padding of both sides
+        ("torch.fft.rfft(x, n=2 * length)", 50, False),
+        ("torch.fft.rfft2(stamps)", 50, False),
     ],
 )
 def test_a_transform_of_what_is_padded_far(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import numpy as np
@@ -18,6 +19,8 @@ _TYPES = ("float64", "complex128")
 _USUAL_TYPES = ("float32", "complex64")
 _LARGEST_NUMBER = 16
 """Bytes: one number alone widens nothing."""
+_WHOLE_NUMBERS = re.compile(r"\b(?:argsort|sort|nonzero|topk|long|unique|arange|randperm)\(")
+"""Calls that make whole numbers of 64 bits."""
 _LEAST_SHARE = 0.5
 """Of what is in use: with less, the rest is what a smaller type would not change."""
 
@@ -49,7 +52,8 @@ def double_precision(scene: Scene) -> Iterator[Finding]:
     else:
         reason = "NumPy's arrays are float64, and what is computed from them is, too"
         remedy = "convert the inputs to single precision (float32, complex64) as they go to the GPU"
-    saved_bytes = (size_bytes + (request.size_bytes in sizes) * request.size_bytes) // 2
+    is_wide = request.size_bytes in sizes and not _WHOLE_NUMBERS.search(scene.ending_expression)
+    saved_bytes = (size_bytes + is_wide * request.size_bytes) // 2
     yield Finding(
         id="double_precision",
         verdict=Verdict.LIKELY,

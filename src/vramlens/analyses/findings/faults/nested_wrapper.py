@@ -75,4 +75,12 @@ def _copies(scene: Scene, place: Place) -> tuple[int, int]:
     if not outer_bytes or not inner_bytes:
         return -1, -1
     is_multiple = inner_bytes[0] > outer_bytes and not inner_bytes[0] % outer_bytes
-    return (latest[0], latest[1]) if is_multiple else (-1, -1)
+    # A recursive model puts together what its inner calls give: from the inside out.
+    is_inside = _passages(scene, latest[1], place) == _passages(scene, latest[0], place) + 1
+    return (latest[0], latest[1]) if is_multiple and is_inside else (-1, -1)
+
+
+def _passages(scene: Scene, row: int, place: Place) -> int:
+    """How often the stack of a request passes a line."""
+    frames = scene.trace.stacks.of(int(scene.device.allocations.stack[row]))
+    return sum(frame.place == place for frame in frames)

@@ -40,12 +40,13 @@ _DIFFERENCE = re.compile(
 """In a line: what a mean of squares is computed of, or all of the line."""
 _TURNED = re.compile(r"\.(?:T|mT|H|t\(\))(?!\w)")
 """An operand that is turned round makes pairs on purpose."""
+_MAKES_AXIS = re.compile(r"\[[^\]]*\bNone\b[^\]]*\]|\.(?:unsqueeze|view|reshape)\(|\bmeshgrid\(")
 _MEANT_AS_PAIRS = re.compile(
     rf"{_TURNED.pattern}|\.(?:unsqueeze|view|reshape|transpose|permute|expand|repeat)\("
 )
 _ITEM_BYTES = 4
 """Of the type that most programs compute in."""
-_ITEMS = (1, 2, 4, 8)
+_ITEMS, _OTHER_ITEMS = (1, 2, 4, 8), (1, 2, 8)
 """Bytes of a number, in its different types."""
 _BOTH = 2
 """Tensors that meet: one with an axis added is the same tensor twice."""
@@ -60,6 +61,8 @@ def broadcast_rows(scene: Scene) -> Iterator[Finding]:
     """
     shapes = set(scene.advice_shapes.values())
     for expression, size_bytes, place, made_at in _row_by_row(scene):
+        if _has_matrix(scene, math.isqrt(size_bytes // _ITEM_BYTES), made_at, _OTHER_ITEMS):
+            continue  # an operand has as many numbers, in another type
         column = _column(shapes, size_bytes)
         if column is not None:
             yield _finding(expression, size_bytes, place, column)
@@ -75,7 +78,7 @@ def _row_by_row(scene: Scene) -> Iterator[tuple[str, int, Place | None, int]]:
     make: the one that failed, and those of lines that made a large square matrix.
     """
     request, expression = scene.ending_request, scene.ending_expression
-    if _is_row_by_row(expression):
+    if _is_row_by_row(scene, expression, scene.failed_place):
         place = scene.view.place_of_stack(request.stack)
         if not _has_older_twin(scene, place, request.size_bytes, request.event):
             yield expression, request.size_bytes, place, request.event
@@ -94,9 +97,14 @@ def _row_by_row(scene: Scene) -> Iterator[tuple[str, int, Place | None, int]]:
             yield difference["inner"] or difference["line"], shape.bytes, place, born
 
 
-def _is_row_by_row(expression: str) -> bool:
+def _is_row_by_row(scene: Scene, expression: str, place: Place | None) -> bool:
+    """Whether an expression is mostly meant row by row; other arithmetic is where no line above makes axes."""
     value = value_of(expression)
-    return _ROW_BY_ROW.search(expression) is not None or (value is not None and is_by_entry(value))
+    if _ROW_BY_ROW.search(expression):
+        return True
+    lines = () if place is None else scene.source_above(place)
+    is_arithmetic = value is not None and is_by_entry(value)
+    return is_arithmetic and not any(map(_MAKES_AXIS.search, lines))
 
 
 def _first_as_large(scene: Scene) -> Iterator[tuple[str, int, Place | None, int]]:
@@ -108,14 +116,17 @@ def _first_as_large(scene: Scene) -> Iterator[tuple[str, int, Place | None, int]
         scene.view,
         scene.ending_request.size_bytes,
     )
-    alike = np.flatnonzero((allocations.requested_bytes == size_bytes) & (allocations.born >= 0))
-    if not len(alike):
-        return
+    alike = np.flatnonzero(allocations.requested_bytes == size_bytes)
+    if not len(alike) or (allocations.born[alike] < 0).any():
+        return  # nobody knows what made the first
     first = int(alike[np.argmin(allocations.born[alike])])
     place = view.place_of_block(first)
+    born = int(allocations.born[first])
     value = value_of(scene.source_of(place))
-    if value is not None and is_by_entry(value):
-        yield ast.unparse(value), size_bytes, place, int(allocations.born[first])
+    text = "" if value is None else ast.unparse(value)
+    is_first = not _has_older_twin(scene, place, size_bytes, born)
+    if is_first and _is_row_by_row(scene, text, place):
+        yield text, size_bytes, place, born
 
 
 def _has_older_twin(scene: Scene, place: Place | None, size_bytes: int, event: int) -> bool:
@@ -189,9 +200,7 @@ def _unnamed_column(scene: Scene, expression: str, size_bytes: int, made_at: int
         return None
     allocations, alive, names = scene.device.allocations, scene.advice_rows, scene.view.names
     sizes = allocations.requested_bytes
-    is_older = allocations.born[alive] < made_at
-    older = alive[is_older & (scene.view.categories.category[alive] != Category.WORKSPACE)]
-    if np.isin(sizes[older], [rows * rows * item for item in _ITEMS]).any():
+    if _has_matrix(scene, rows, made_at, _ITEMS):
         return None  # an operand has as many numbers, in this type or another
     of_model = names.of_kind(*(kind for kind in TensorKind if kind != TensorKind.TENSOR))
     vectors = np.setdiff1d(alive[sizes[alive] == rows * _ITEM_BYTES], of_model)
@@ -202,3 +211,14 @@ def _unnamed_column(scene: Scene, expression: str, size_bytes: int, made_at: int
         "(" in expression and any(shape.sizes == (rows,) for shape in scene.advice_shapes.values())
     )
     return Shape("float32", (rows, 1)) if is_there else None
+
+
+def _has_matrix(scene: Scene, rows: int, made_at: int, items: tuple[int, ...]) -> bool:
+    """Whether something was in use before an event that has a number for each pair of so many rows, of one of some
+    sizes.
+    """
+    allocations, alive = scene.device.allocations, scene.advice_rows
+    is_older = allocations.born[alive] < made_at
+    older = alive[is_older & (scene.view.categories.category[alive] != Category.WORKSPACE)]
+    sizes = [rows * rows * item for item in items]
+    return bool(np.isin(allocations.requested_bytes[older], sizes).any())

@@ -38,8 +38,6 @@ from vramlens.ground.verdict import Verdict
 from vramlens.trace import Frame
 from vramlens.units import MIB, counted, format_size
 
-_FAR_LARGER = 2
-"""Times the largest tensor that rows can be from."""
 _LEAST_OF_REPEATED = 0.01
 """Of what is in use, from which on what follows on a repeated tensor is large because of it: labels are
 repeated, too.
@@ -75,7 +73,7 @@ def _failed_call(scene: Scene) -> Iterator[Finding]:
     asked_bytes = request.size_bytes + use.makes_several * _bytes_of(of_line)
     if asked_bytes < MUCH * scene.wanted_bytes:
         return
-    if use.if_larger and not _is_larger(scene, request.size_bytes, place):
+    if use.if_larger and not _is_larger(scene, use, request.size_bytes, place):
         return
     size_bytes = request.size_bytes + _bytes_of(alike_lines)
     yield Finding(
@@ -168,7 +166,7 @@ def _is_too_much(scene: Scene, use: ExpressionUse, line: LineBytes) -> bool:
     if use.for_graph and line.category != "activations":
         return False
     one_bytes = _bytes_of([line], use) // line.allocations
-    return not use.if_larger or _is_larger(scene, one_bytes, line.place)
+    return not use.if_larger or _is_larger(scene, use, one_bytes, line.place)
 
 
 def _is_kept_in_store(line: LineBytes, entries: Mapping[Place | None, list[int]]) -> bool:
@@ -226,12 +224,12 @@ def _entries_by_line(scene: Scene) -> dict[Place | None, list[int]]:
     return entries
 
 
-def _is_larger(scene: Scene, size_bytes: int, place: Place | None) -> bool:
-    """Whether what a line made is twice as large as all that was there before it: then rows are in it
+def _is_larger(scene: Scene, use: ExpressionUse, size_bytes: int, place: Place | None) -> bool:
+    """Whether what a line made is so many times as large as all that was there before it: then rows are in it
     more than once.
     """
     rows = scene.advice_rows
-    large_rows = rows[scene.device.allocations.requested_bytes[rows] * _FAR_LARGER > size_bytes]
+    large_rows = rows[scene.device.allocations.requested_bytes[rows] * use.if_larger > size_bytes]
     return not len(large_rows) or scene.view.place_of_block(int(large_rows[0])) == place
 
 

@@ -16,7 +16,7 @@ _VIEWS = frozenset(
 """Methods that give the same numbers in another order."""
 _TURNED = frozenset({"T", "mT", "H", "mH"})
 """Attributes that do."""
-_ARITHMETIC = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.Pow)
+_ARITHMETIC = (ast.Add, ast.Sub, ast.Mult, ast.Div)
 _BY_ENTRY = frozenset(
     {"log", "log1p", "exp", "expm1", "sqrt", "abs", "neg", "square", "sigmoid", "tanh", "float"}
 )

@@ -24,10 +24,10 @@ _SELECTS = (
 """An index that picks some of the rows, each at most once, by its name or as a comparison."""
 _PICKED = re.compile(rf"(?P<callee>\b[\w.]+){_ARGUMENTS}\[(?P<index>{_SELECTS})\]")
 _PART_PICKED = re.compile(
-    rf"(?P<callee>\b[\w.]+){_ARGUMENTS}\[(?P<index>[A-Za-z_]\w*(?:,[^\[\]]+)?|[^\[\],:]*:[^\[\]]+)\]"
+    rf"(?P<callee>\b[\w.]+){_ARGUMENTS}\[(?P<index>[A-Za-z_]\w*,[^\[\]]+|:[A-Za-z_]\w*)\]"
 )
-"""One layer, or a range of entries, of what was computed entry by entry."""
-_CONVERTED = re.compile(r"\.(?:to|float|half|bfloat16|double)\(")
+"""One layer, or a range from the first entry on, of what was converted entry by entry; not all but the last."""
+_CONVERTED = re.compile(r"^[\w.\[\]]+\.(?:to|float|half|bfloat16|double)\([\w., =]*\)$")
 _EACH_PICKED = re.compile(
     rf"\b(?P<each>\w+)\[(?P<index>idx|inds?|indices|mb_\w+|batch_\w+|\w+_idx)\]\s+for\s+(?P=each)\s+in\s+"
     rf"(?P<callee>[\w.]+){_ARGUMENTS}"

@@ -17,8 +17,12 @@ _LEAST_SHARE = 0.2
 """Of what is in use."""
 _FEWEST_BETWEEN = 2
 """Passes of the same model that kept nothing, between that one and the one that failed: an evaluation."""
-_NOTHING = 0.01
-"""Of what the abandoned pass keeps."""
+
+
+_MOST_TURNS_ALIKE = 0.2
+"""Of the earlier turns, from one backward pass to the next: where more run the model with a graph, without and
+with it again, the backward pass goes through both graphs.
+"""
 
 
 @after_failure
@@ -26,21 +30,24 @@ def abandoned_pass(scene: Scene) -> Iterator[Finding]:
     """What a pass since the last backward pass keeps, if the same model ran without a graph between it and the
     pass that failed.
     """
-    begins = _begins_since_backward(scene)
-    if len(begins) < len(("abandoned", "failed")) + _FEWEST_BETWEEN:
+    begins = scene.pass_begins[scene.pass_begins <= scene.advice_event]
+    backward = scene.view.phases.span_start
+    backward = backward[backward <= scene.advice_event]
+    if not len(backward):
+        return  # nobody knows yet which passes are trained on
+    has_graph = _have_graphs(scene, begins)
+    turn = np.searchsorted(backward, begins)
+    of_turn = np.flatnonzero(turn == len(backward))
+    between = _passes_without_graph(has_graph[of_turn[:-1]])
+    number = len(of_turn) - 2 - between
+    if between < _FEWEST_BETWEEN or number < 0 or _is_usual(turn, has_graph):
         return
-    kept = _kept_by_pass(scene, begins)
-    sizes = [scene.bytes_of(rows) for rows in kept]
-    between = _passes_without_graph(sizes[:-1])
-    number = len(begins) - 2 - between
-    if between < _FEWEST_BETWEEN or number < 0:
+    rows = _kept_by(scene, begins, int(of_turn[number]))
+    size_bytes = scene.bytes_of(rows)
+    if size_bytes < _LEAST_SHARE * scene.advice_heap.requested_bytes:
         return
-    rows = kept[number]
-    if sizes[number] < _LEAST_SHARE * scene.advice_heap.requested_bytes:
+    if not _is_of_one_model(scene, rows, begins[of_turn[number + 1 :]]):
         return
-    if not _is_of_one_model(scene, rows, begins[number + 1 :]):
-        return
-    size_bytes = sizes[number]
     yield Finding(
         id="abandoned_pass",
         verdict=Verdict.LIKELY,
@@ -49,8 +56,8 @@ def abandoned_pass(scene: Scene) -> Iterator[Finding]:
         bytes=size_bytes,
         place=scene.view.place_of_block(scene.device.allocations.largest_of(rows)),
         evidence=(
-            f"{counted(between, 'pass', 'passes')} after it kept nothing, and then the one that"
-            " failed began",
+            f"{counted(between, 'pass', 'passes')} after it ran without gradients, and then the"
+            " one that failed began",
             "a variable has its result (a loss, logits), and with it the graph, until it is"
             " assigned again",
         ),
@@ -61,34 +68,39 @@ def abandoned_pass(scene: Scene) -> Iterator[Finding]:
     )
 
 
-def _begins_since_backward(scene: Scene) -> NDArray[np.int64]:
-    """The events at which the model was called since the last backward pass began; none without one: nobody knows
-    then which passes are trained on.
-    """
-    begins, backward = scene.pass_begins, scene.view.phases.span_start
-    earlier = backward[backward <= scene.advice_event]
-    if not len(earlier):
-        return begins[:0]
-    return np.asarray(begins[(begins > earlier.max()) & (begins <= scene.advice_event)])
-
-
-def _kept_by_pass(scene: Scene, begins: NDArray[np.int64]) -> list[NDArray[np.int64]]:
-    """What modules made in each pass, in the order of the passes, that is in use, and that no name of the
-    program's leads to.
-    """
-    view, born, alive = scene.view, scene.device.allocations.born, scene.advice_rows
-    is_forward = view.modules.marked[alive] & (view.phases.phase[alive] != Phase.BACKWARD)
-    rows = alive[is_forward & ~view.names.placed[alive]]
+def _have_graphs(scene: Scene, begins: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Whether each pass made anything while gradients were enabled, as far as modules' marks tell."""
+    modules, born = scene.view.modules, scene.device.allocations.born
+    rows = np.flatnonzero(modules.marked & ~modules.without_grad & (born >= 0))
+    rows = rows[scene.view.phases.phase[rows] != Phase.BACKWARD]
     number = np.searchsorted(begins, born[rows], side="right") - 1
-    return [rows[number == part] for part in range(len(begins))]
+    return np.bincount(number[number >= 0], minlength=len(begins)) > 0
 
 
-def _passes_without_graph(sizes: list[int]) -> int:
-    """How many of the last passes kept hardly anything, beside the largest."""
-    most_bytes = _NOTHING * max(sizes, default=0)
-    return next(
-        (count for count, size in enumerate(reversed(sizes)) if size > most_bytes), len(sizes)
-    )
+def _passes_without_graph(has_graph: NDArray[np.bool_]) -> int:
+    """How many of the last passes have none."""
+    with_graph = np.flatnonzero(has_graph)
+    return len(has_graph) - 1 - int(with_graph[-1]) if len(with_graph) else len(has_graph)
+
+
+def _is_usual(turn: NDArray[np.int64], has_graph: NDArray[np.bool_]) -> bool:
+    """Whether many earlier turns run with a graph, without one, and with one again."""
+    earlier = turn < turn[-1]
+    turns = np.unique(turn[earlier]).tolist()
+    alike = 0
+    for number in turns:
+        with_graph = has_graph[turn == number]
+        first, last = np.argmax(with_graph), len(with_graph) - np.argmax(with_graph[::-1])
+        alike += bool(with_graph.any() and not with_graph[first:last].all())
+    return alike > _MOST_TURNS_ALIKE * len(turns)
+
+
+def _kept_by(scene: Scene, begins: NDArray[np.int64], number: int) -> NDArray[np.int64]:
+    """What modules made in a pass that is in use, and that no name of the program's leads to."""
+    view, born, alive = scene.view, scene.device.allocations.born, scene.advice_rows
+    is_of_pass = (born[alive] >= begins[number]) & (born[alive] < begins[number + 1])
+    is_of_pass &= view.modules.marked[alive] & (view.phases.phase[alive] != Phase.BACKWARD)
+    return np.asarray(alive[is_of_pass & ~view.names.placed[alive]])
 
 
 def _is_of_one_model(scene: Scene, rows: NDArray[np.int64], begins: NDArray[np.int64]) -> bool:

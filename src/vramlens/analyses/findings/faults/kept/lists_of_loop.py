@@ -1,4 +1,4 @@
-"""Lists that a loop fills, one entry a turn, where it goes on for more turns than ever before."""
+"""Lists that a solver's loop fills, one entry a turn, where it goes on for more turns than ever before."""
 
 from __future__ import annotations
 
@@ -11,13 +11,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vramlens.analyses.finding import Finding
-from vramlens.analyses.findings.faults.requests.current_call import begin_of_call
+from vramlens.analyses.findings.faults.requests.current_call import begin_of_call, frame_ids
 from vramlens.analyses.scene import Scene, after_failure
+from vramlens.ground.place import Place
 from vramlens.ground.verdict import Verdict
 from vramlens.trace import NO_STACK, Frame
 from vramlens.units import counted, format_size
 
 _ENTRY = re.compile(r"^(?:list|deque)\[(?P<number>\d+)\]")
+_CONVERGES = re.compile(
+    r"^(?:el)?(?:if|while)\b.*[<>].*\b(?:\w*tol(?:erance)?|eps\w*|\w*threshold|1e-\d+)\b"
+    r"|^(?:el)?(?:if|while)\b.*\b(?:res|resid\w*|\w*norm\w*|err\w*|delta|gap)\b.*[<>]"
+)
+"""A line that ends a loop once an error is small: of other loops the data say how long they are."""
 _FEWEST_TURNS = 16
 _LEAST_SHARE = 0.25
 """Of what is in use."""
@@ -31,7 +37,7 @@ class _Loop:
         function: whose call it is.
         rows: the entries.
         turns: of this call.
-        earlier_turns: the most of an earlier call; 0 where there was none.
+        earlier_turns: the most of an earlier call.
     """
 
     function: str
@@ -42,7 +48,7 @@ class _Loop:
 
 @after_failure
 def lists_of_loop(scene: Scene) -> Iterator[Finding]:
-    """The lists of the innermost call whose loop went farther than in all calls before, if they are much."""
+    """The lists of a solver whose loop went farther than in all calls before, if they are much."""
     loop = next(_loops(scene), None)
     if loop is None:
         return
@@ -65,45 +71,68 @@ def lists_of_loop(scene: Scene) -> Iterator[Finding]:
 
 
 def _loops(scene: Scene) -> Iterator[_Loop]:
-    """Yields the loops of the calls that the failed request was made in, the innermost first."""
-    frames = scene.trace.stacks.of(scene.ending_request.stack)
-    names = scene.view.names
-    entries = [row for row in scene.program_rows.tolist() if _ENTRY.match(names.name(row))]
-    rows = np.array(entries, np.int64)
+    """Yields the solvers' loops that the failed request was made in, the innermost first."""
+    entries = _entries_by_function(scene)
+    frames = scene.trace.stacks.of(scene.ending_request.stack) if entries else []
     for inner, outer in pairwise(frames):
-        begin = begin_of_call(scene, outer) if len(rows) else -1
-        own = rows[scene.device.allocations.born[rows] > begin]
-        own = own[_is_of_function(scene, own, inner)]
-        is_much = scene.bytes_of(own) >= _LEAST_SHARE * scene.advice_heap.requested_bytes
-        if not len(own) or not is_much:
+        rows = entries.pop((inner.file, inner.function), None)
+        if rows is None or not _ends_by_error(scene, inner.place):
             continue
-        numbers = {_ENTRY.match(names.name(row))["number"] for row in own.tolist()}  # type: ignore[index]
-        earlier = _most_in_earlier_call(scene, own, outer, begin) * len(numbers) // len(own)
-        if len(numbers) >= _FEWEST_TURNS and len(numbers) > earlier > 0:
-            yield _Loop(inner.function, own, len(numbers), earlier)
+        begin = begin_of_call(scene, outer)
+        own = rows[scene.device.allocations.born[rows] > begin]
+        turns = len({_number(scene, row) for row in own.tolist()})
+        is_much = scene.bytes_of(own) >= _LEAST_SHARE * scene.advice_heap.requested_bytes
+        if turns < _FEWEST_TURNS or not is_much:
+            continue
+        earlier = _most_in_earlier_call(scene, own, outer, begin) * turns // len(own)
+        if turns > earlier > 0:
+            yield _Loop(inner.function, own, turns, earlier)
 
 
-def _is_of_function(scene: Scene, rows: NDArray[np.int64], frame: Frame) -> NDArray[np.bool_]:
-    """Whether lines of a frame's function made each."""
-    places = map(scene.view.place_of_block, rows.tolist())
-    return np.array(
-        [
-            place is not None and (place.file, place.function) == (frame.file, frame.function)
-            for place in places
-        ],
-        np.bool_,
-    )
+def _entries_by_function(scene: Scene) -> dict[tuple[str, str], NDArray[np.int64]]:
+    """The entries of lists that nobody is known to hold, by the file and name of the function that made them."""
+    names, view = scene.view.names, scene.view
+    rows = [row for row in scene.program_rows.tolist() if _ENTRY.match(names.name(row))]
+    entries: dict[tuple[str, str], list[int]] = {}
+    for row, frame in zip(rows, view.phases.frame[rows].tolist(), strict=True):
+        place = view.place(frame)
+        if place is not None:
+            entries.setdefault((place.file, place.function), []).append(row)
+    return {function: np.array(made, np.int64) for function, made in entries.items()}
+
+
+def _number(scene: Scene, row: int) -> str:
+    entry = _ENTRY.match(scene.view.names.name(row))
+    return "" if entry is None else entry["number"]
+
+
+def _ends_by_error(scene: Scene, place: Place) -> bool:
+    """Whether a line around one ends a loop once an error is small."""
+    lines = (*scene.source_above(place), scene.source_of(place), *scene.source_below(place))
+    return any(map(_CONVERGES.search, lines))
 
 
 def _most_in_earlier_call(scene: Scene, rows: NDArray[np.int64], frame: Frame, begin: int) -> int:
-    """How many requests as those of some entries an earlier call of a line made at most."""
+    """How many requests as those of some entries an earlier call of a line made at most. The first call may be
+    cut short by the recording's begin; other threads go on meanwhile.
+    """
     allocations, stacks = scene.device.allocations, scene.trace.stacks
-    made_by = np.unique(allocations.stack[rows])
     known = np.flatnonzero((allocations.born >= 0) & (allocations.stack != NO_STACK))
-    known = known[(allocations.born[known] <= begin)]
+    known = known[allocations.born[known] <= begin]
+    known = known[stacks.through(_flags(scene, _outermost(scene)), allocations.stack[known])]
     known = known[np.argsort(allocations.born[known])]
-    is_own = np.array([stacks.frame(number) == frame for number in range(len(stacks.frame_line))])
-    is_in_call = stacks.through(is_own, allocations.stack[known])
-    call = np.cumsum(np.diff(is_in_call.astype(np.int8), prepend=0) > 0)
-    is_alike = is_in_call & np.isin(allocations.stack[known], made_by)
-    return int(np.bincount(call[is_alike], minlength=1).max())
+    is_in_call = stacks.through(_flags(scene, frame), allocations.stack[known])
+    call = np.cumsum(np.diff(is_in_call.astype(np.int8), prepend=1) > 0)
+    is_alike = is_in_call & np.isin(allocations.stack[known], np.unique(allocations.stack[rows]))
+    return int(np.bincount(call[is_alike & (call > 0)], minlength=1).max())
+
+
+def _outermost(scene: Scene) -> Frame:
+    return scene.trace.stacks.of(scene.ending_request.stack)[-1]
+
+
+def _flags(scene: Scene, frame: Frame) -> NDArray[np.bool_]:
+    """One flag a frame id: whether it is that frame of the failed request."""
+    flags = np.zeros(len(scene.trace.stacks.user_frames), np.bool_)
+    flags[frame_ids(scene, frame)] = True
+    return flags

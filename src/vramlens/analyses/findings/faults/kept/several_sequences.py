@@ -13,9 +13,10 @@ from vramlens.ground.verdict import Verdict
 from vramlens.units import format_size
 
 _CACHE = re.compile(r"^(?:Dynamic|Static)\w*(?:Cache|Layer)\.")
-_GENERATES = re.compile(r"[/\\]transformers[/\\]generation[/\\]utils\.py$")
+_EXPANDS = re.compile(r"[/\\]transformers[/\\]generation[/\\]utils\.py:_expand_\w+$")
+"""Where generate() repeats what goes in, for several sequences of each prompt."""
 _PROMPTS = re.compile(r"\binput_ids\b")
-_TABLE = 2
+_TABLE, _SEVERAL = 2, 2
 _LEAST_SHARE = 0.2
 """Of what is in use."""
 
@@ -23,17 +24,14 @@ _LEAST_SHARE = 0.2
 @after_failure
 def several_sequences(scene: Scene) -> Iterator[Finding]:
     """The cache of a generate() in which memory runs out, if it is for several sequences of each prompt."""
-    frames = scene.trace.stacks.of(scene.ending_request.stack)
-    if not any(_GENERATES.search(frame.file) for frame in frames):
-        return
     names, shapes = scene.view.names, scene.advice_shapes
-    cached = [row for row in shapes if _CACHE.match(names.name(row))]
-    sequences = max((shapes[row].sizes[0] for row in cached if shapes[row].sizes), default=0)
-    prompts = _prompts(scene)
-    times = sequences // prompts if prompts and not sequences % prompts else 0
-    rows = np.array(sorted(cached), np.int64)
+    rows = np.array([row for row in sorted(shapes) if _CACHE.match(names.name(row))], np.int64)
     size_bytes = scene.bytes_of(rows)
-    if times < 2 or size_bytes < _LEAST_SHARE * scene.advice_heap.requested_bytes:
+    if size_bytes < max(1, _LEAST_SHARE * scene.advice_heap.requested_bytes):
+        return
+    prompts, sequences = _prompts_and_sequences(scene)
+    times = sequences // max(prompts, 1)
+    if times < _SEVERAL:
         return
     saved_bytes = size_bytes - size_bytes // times
     yield Finding(
@@ -52,12 +50,22 @@ def several_sequences(scene: Scene) -> Iterator[Finding]:
     )
 
 
-def _prompts(scene: Scene) -> int:
-    """How many rows of tokens the program passes in; 0 where nobody knows."""
-    names = scene.view.names
-    tables = [
-        shape.sizes
-        for row, shape in scene.advice_shapes.items()
-        if shape.is_integer and len(shape.sizes) == _TABLE and _PROMPTS.search(names.name(row))
-    ]
-    return min((sizes[0] for sizes in tables), default=0)
+def _prompts_and_sequences(scene: Scene) -> tuple[int, int]:
+    """Of how many prompts this generate() makes how many sequences; zeros where nobody knows: it repeats the
+    tokens, a table of which is as wide.
+    """
+    allocations, names = scene.device.allocations, scene.view.names
+    alive = scene.advice_rows
+    is_repeated = scene.trace.stacks.within(_EXPANDS, allocations.stack[alive])
+    repeated_bytes = set(allocations.requested_bytes[alive[is_repeated]].tolist())
+    for row, shape in scene.advice_shapes.items():
+        if (
+            not shape.is_integer
+            or len(shape.sizes) != _TABLE
+            or not _PROMPTS.search(names.name(row))
+        ):
+            continue
+        for size_bytes in repeated_bytes:
+            if size_bytes > shape.bytes and not size_bytes % shape.bytes:
+                return shape.sizes[0], shape.sizes[0] * (size_bytes // shape.bytes)
+    return 0, 0

@@ -22,6 +22,7 @@ _MOST_NAMED = 3
 _FEWEST_PARTS = 4
 """Names of parameters that tell one class from others."""
 _NUMBER = re.compile(r"_\d+$")
+_BUILDS = re.compile(r"\b(?:[A-Z]\w*|(?:make|build|create|get|new|init)_?\w*)\(")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,7 @@ class _Model:
         parts: the names of its parameters without its own.
         first_row: of its parameters, the one that was made first.
         place: the line that made it.
+        is_built_there: whether that line makes such objects, and does not only move them.
         built_from, built_until: the events at which the first and the last of them were made.
         last_run: the event of the last request inside of it; -1 where it never ran.
         caches: each ``lru_cache`` that has it or layers of it as arguments; none where they do not have all.
@@ -47,6 +49,7 @@ class _Model:
     parts: frozenset[str]
     first_row: int
     place: Place | None
+    is_built_there: bool
     built_from: int
     built_until: int
     last_run: int
@@ -130,7 +133,7 @@ def _is_finished(model: _Model, newest: _Model) -> bool:
     """
     classes = {_class_of(model), _class_of(newest)}
     is_of_class = model.parts == newest.parts and len(classes) == 1
-    is_of_line = model.place is not None and model.place == newest.place
+    is_of_line = newest.is_trained and newest.is_built_there and model.place == newest.place
     is_of_line &= len(classes) == 1 or not all(name[:1].isupper() for name in classes)
     common_parts = model.parts & newest.parts if is_of_class or is_of_line else frozenset()
     is_alike = model.sizes == newest.sizes or len(common_parts) >= _FEWEST_PARTS
@@ -163,6 +166,7 @@ def _models(scene: Scene) -> Iterator[_Model]:
             parts=frozenset(view.names.name(row).partition(".")[2] for row in own.tolist()),
             first_row=int(own[0]),
             place=view.place_of_block(int(own[0])),
+            is_built_there=_builds(scene, view.place_of_block(int(own[0]))),
             built_from=int(allocations.born[own].min()),
             built_until=int(allocations.born[own].max()),
             last_run=int(runs.max(initial=-1)),
@@ -171,6 +175,12 @@ def _models(scene: Scene) -> Iterator[_Model]:
             rows=np.concatenate([own, trained_rows]),
             is_trained=len(trained_rows) > 0,
         )
+
+
+def _builds(scene: Scene, place: Place | None) -> bool:
+    """Whether a line makes an object, by what it calls; so does one whose text nobody knows."""
+    text = scene.source_of(place)
+    return place is not None and (not text or _BUILDS.search(text) is not None)
 
 
 def _keepers_of_all(by_parameter: Iterable[str]) -> tuple[str, ...]:

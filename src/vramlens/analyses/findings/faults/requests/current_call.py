@@ -18,13 +18,13 @@ def begin_of_call(scene: Scene, frame: Frame) -> int:
     """
     allocations, stacks = scene.device.allocations, scene.trace.stacks
     is_same = np.zeros(len(stacks.user_frames), np.bool_)
-    is_same[np.unique(_frame_ids(scene, frame))] = True
+    is_same[np.unique(frame_ids(scene, frame))] = True
     is_before = (allocations.born < scene.advice_event) & (allocations.stack != NO_STACK)
     is_outside = is_before & ~stacks.through(is_same, allocations.stack)
     return int(allocations.born[is_outside].max(initial=-1))
 
 
-def _frame_ids(scene: Scene, frame: Frame) -> NDArray[np.int64]:
+def frame_ids(scene: Scene, frame: Frame) -> NDArray[np.int64]:
     """The ids of a frame that the failed request was made in."""
     stacks, stack = scene.trace.stacks, scene.ending_request.stack
     ids = stacks.frames[stacks.starts[stack] : stacks.starts[stack + 1]]

@@ -1,8 +1,8 @@
-"""A request that grows with the square of the batch: two of its sizes do."""
+"""A request that grows with the square of what goes in: two of its sizes do."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,7 @@ _LEAST_TIMES = 1.5
 _NEAR = 0.02
 _FEWEST_ALIKE = 8
 """Lines of the step that ask for as many times as much as the batch is larger: fewer may be so by chance."""
+_BATCHED_MATRIX = 3
 _LEAST_SHARE = 0.3
 """Of what is in use, with the request that failed."""
 
@@ -29,33 +30,48 @@ def square_growth(scene: Scene) -> Iterator[Finding]:
     """
     growth = _growth_by_stack(scene)
     times = growth.pop(scene.ending_request.stack, 0.0) ** 0.5
-    alike = sum(abs(other / times - 1) <= _NEAR for other in growth.values()) if times else 0
-    if times < _LEAST_TIMES or alike < _FEWEST_ALIKE:
+    if times < _LEAST_TIMES or not _is_usually(growth.values(), times):
         return
     request_bytes = scene.ending_request.size_bytes
     sizes = scene.device.allocations.requested_bytes
     rows = scene.advice_rows[sizes[scene.advice_rows] == request_bytes]
     square_bytes = scene.bytes_of(rows) + request_bytes
-    if square_bytes < _LEAST_SHARE * scene.wanted_bytes:
+    if square_bytes < _LEAST_SHARE * scene.wanted_bytes or _is_attention(scene, rows):
         return
     saved_bytes = int(square_bytes * (1 - 1 / times))
     yield Finding(
         id="square_growth",
         verdict=Verdict.LIKELY,
-        title=f"{_named(scene, rows)} grows with the square of the batch: {times**2:.2f}x what it was,"
-        f" where the batch is {times:.2f}x the largest before",
+        title=f"{_named(scene, rows)} grows with the square of what goes in: {times**2:.2f}x what it was,"
+        f" where other requests are {times:.2f}x the largest before",
         bytes=saved_bytes,
         place=scene.failed_place,
         evidence=(
             f"{counted(len(rows), 'tensor')} of {format_size(request_bytes)} and the request that"
             f" failed take {format_size(square_bytes)}",
         ),
-        fix="two of its sizes grow with the batch. Where one of them need not, correct it (an"
+        fix="two of its sizes grow with the inputs. Where one of them need not, correct it (an"
         " expert's capacity is about factor * top_k * tokens / experts; pairs that do not meet need"
         " no entry); else work on groups of the rows, one after the other: of half as many rows it"
         f" is a quarter (up to {format_size(saved_bytes)} less)",
         extent=scene.extent(rows),
     )
+
+
+def _is_usually(growth: Collection[float], times: float) -> bool:
+    """Whether most of what grows this step is so many times as large, and little the square of it: where much is,
+    that is how much larger the inputs are.
+    """
+    alike, as_square = (
+        sum(abs(other / of - 1) <= _NEAR for other in growth) for of in (times, times**2)
+    )
+    return alike >= _FEWEST_ALIKE and alike > as_square
+
+
+def _is_attention(scene: Scene, rows: NDArray[np.int64]) -> bool:
+    """Whether some are a number for each pair of positions of each sample: these grow with the length's square."""
+    shapes = (scene.advice_shapes[row].sizes for row in rows.tolist() if row in scene.advice_shapes)
+    return any(len(sizes) >= _BATCHED_MATRIX and sizes[-1] == sizes[-2] for sizes in shapes)
 
 
 def _named(scene: Scene, rows: NDArray[np.int64]) -> str:

@@ -6,6 +6,10 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+FAR_LARGER, _PADDED_FAR = 2, 8
+"""Times the largest tensor that rows can be from; that a transform with the usual padding can be of, in two
+dimensions.
+"""
 MUCH = 0.25
 """Of what is in use, with the failed request: a smaller one failed for what was there already."""
 
@@ -21,8 +25,8 @@ class ExpressionUse:
         unless: what in the same expression says that this is done already.
         stays: whether what it makes is too much also where it is kept, not only at the moment it is made.
         for_graph: whether only what a graph keeps is meant: a result that the program keeps is another's.
-        if_larger: whether it is too much only where it is far larger than what it is made of: rows that
-            an index picks once each are a batch.
+        if_larger: how many times as large as the largest tensor in use it must be: rows that an index
+            picks once each are a batch; 0 where that does not matter.
         in_backward: whether its backward pass makes as much, and needlessly too.
         spreads: the form in which what is computed from it is as much larger than it need be.
         makes_several: whether it asks for more than one tensor, of which the last may have failed.
@@ -34,7 +38,7 @@ class ExpressionUse:
     fix: str
     unless: re.Pattern[str] | None = None
     stays: bool = False
-    if_larger: bool = False
+    if_larger: int = 0
     least_share: float = MUCH
     for_graph: bool = False
     in_backward: bool = False
@@ -55,7 +59,7 @@ def of_call(
 
 
 def _of_rows(call: str, reading: str, fix: str) -> ExpressionUse:
-    return ExpressionUse(re.compile(call), reading, fix, stays=True, if_larger=True)
+    return ExpressionUse(re.compile(call), reading, fix, stays=True, if_larger=FAR_LARGER)
 
 
 _ROWS = r"[\w.]+\[(?!None\b)[^\[\]:]+\]|[\w.]+\.index_select\([^()]*\)"
@@ -188,7 +192,7 @@ _USES = (
         "makes the covariance once for each mean that it is given, to check and to factorize it",
         "of one covariance, draw from the distribution with one mean, and add the others: means +"
         " MultivariateNormal(torch.zeros(n), covariance).sample((len(means),))",
-        if_larger=True,
+        if_larger=FAR_LARGER,
     ),
     of_call(
         r"\bkron\(",
@@ -390,13 +394,13 @@ _USES = (
         least_share=0.4,  # layers of a network put maps together, too
     ),
     of_call(
-        r"\bfft\.rfft[2n]?\([^()]*,\s*(?:s|n)=",
+        r"\bfft\.rfft[2n]?\([^()]*,\s*(?:s|n)=(?!2\b)",
         "pads every input with zeros to the size that it is given, and transforms them all",
         "pad no further than the result needs: a convolution of n with m numbers needs n + m - 1 in"
         " each dimension, not the size of the image that it is put into afterwards; if so many are"
         " meant, transform a part of the inputs at a time",
         stays=True,
-        if_larger=True,
+        if_larger=_PADDED_FAR,
         in_backward=True,
     ),
     of_call(
