@@ -34,6 +34,7 @@ from vramlens.analyses.findings.faults.graphs.parametrized_weight import paramet
 from vramlens.analyses.findings.faults.graphs.repeated_turns import repeated_turns
 from vramlens.analyses.findings.faults.graphs.retained_graph import retained_graph
 from vramlens.analyses.findings.faults.graphs.rollout_graphs import rollout_graphs
+from vramlens.analyses.findings.faults.graphs.saved_by_function import saved_by_function
 from vramlens.analyses.findings.faults.graphs.solver_steps import solver_steps
 from vramlens.analyses.findings.faults.holders.garbage import uncollected_garbage
 from vramlens.analyses.findings.faults.holders.kept_by_calls import kept_by_calls
@@ -201,6 +202,7 @@ FROM_RECORDING: tuple[FindingRow[Scene], ...] = (
     _fault("graphs_of_results", graphs_of_results, grows=True, takes_place_of="unused_graph"),
     _fault("gradient_cycles", gradient_cycles, grows=True, takes_place_of="unused_graph"),
     _fault("abandoned_pass", abandoned_pass),
+    _fault("saved_by_function", saved_by_function, takes_place_of="activations"),
     _fault("retained_graph", retained_graph, takes_place_of="activations"),
     _fault("dequantized_weights", dequantized_weights, takes_place_of="activations"),
     # parametrized_weight: the reads to come take no more either

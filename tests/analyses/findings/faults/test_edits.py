@@ -88,3 +88,10 @@ def test_a_leaky_relu_in_place_keeps_one_tensor_less() -> None:
     (whole, gradient), (less, same) = kept_bytes(inplace=False), kept_bytes(inplace=True)
     assert whole - less == 16 * 8 * 16 * 16 * 4
     assert_alike(gradient, same)
+
+
+def test_a_sum_over_pairs_of_logarithms_is_a_product() -> None:
+    alpha, trans = torch.randn(3, 7), torch.randn(7, 7)
+    m = alpha.amax(-1, keepdim=True)
+    product = ((alpha - m).exp() @ trans.exp()).log() + m
+    torch.testing.assert_close(product, torch.logsumexp(alpha.unsqueeze(-1) + trans, -2))

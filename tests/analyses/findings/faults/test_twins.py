@@ -81,7 +81,11 @@ def made() -> MadeRun:
         ("vmap of grad", "likely", "pass chunk_size=N to vmap"),
         ("vmap", "possible", "if no backward pass follows"),
         ("jacrev", "likely", "pass chunk_size=N to jacrev"),
-        ("jacfwd", "likely", "use torch.func.jacrev(f, chunk_size=N)"),
+        (
+            "jacfwd",
+            "likely",
+            "vmap(torch.func.jacfwd(f)) over the samples; else torch.func.jacrev(f,",
+        ),
         ("hessian", "likely", "jacrev(torch.func.jacrev(f), chunk_size=N)"),
     ],
 )

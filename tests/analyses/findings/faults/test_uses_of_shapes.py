@@ -156,3 +156,20 @@ def test_a_transform_of_what_is_padded_far(
 ) -> None:
     text = told(tmp_path, expression, 800, shape="float32[4096, 64, 100]", size=size)
     assert ("needs n + m - 1" in text) == is_told
+
+
+@pytest.mark.parametrize(
+    ("expression", "size", "advice"),
+    [
+        ("torch.bincount(account * n_tracks + track)", 100, "torch.unique(x, return_counts=True)"),
+        ("torch.bincount(labels)", 600, ""),  # hardly more than what goes in
+        ("torch.logsumexp(alpha.unsqueeze(2) + trans, dim=1)", 100, "@ trans.exp()).log() + m"),
+        ("torch.logsumexp(trans + alpha[:, :, None], dim=1)", 100, "@ trans.exp()).log() + m"),
+        ("torch.logsumexp(logits, dim=1)", 100, "F.cross_entropy"),
+    ],
+)
+def test_counts_and_sums_of_pairs(
+    tmp_path: Path, expression: str, size: float, advice: str
+) -> None:
+    text = told(tmp_path, expression, 800, shape="int64[1000000]", size=size)
+    assert advice in text if advice else not text

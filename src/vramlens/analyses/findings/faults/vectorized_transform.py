@@ -134,7 +134,8 @@ def _jacobian_by(texts: Sequence[str]) -> _Transform:
         return _Transform(
             _JACOBIAN,
             "torch.func.jacfwd",
-            f"use torch.func.jacrev(f, chunk_size=N) in its place, {_CHUNK}",
+            f"{_OF_EACH_SAMPLE.replace('jacrev', 'jacfwd')}; else torch.func.jacrev(f, chunk_size=N),"
+            f" {_CHUNK}",
         )
     return _Transform(
         _JACOBIAN,

@@ -11,5 +11,6 @@ parametrized_weight: a weight that each turn of a loop computes anew.
 repeated_turns: what every turn of a loop inside of a pass computed.
 retained_graph: a graph that goes on through several backward passes, or outlives its step.
 rollout_graphs: passes of a rollout, beside the pass of its update.
+saved_by_function: what a custom Function saves and could compute again.
 solver_steps: what a solver of differential equations keeps of all its steps.
 """

@@ -46,10 +46,16 @@ _OF_FUNCTIONS = re.compile(r"^(?P<maker>[\w.]+?)\.<locals>\.")
 """What a function collects that each call of another one makes anew."""
 _KNOWN_STORES = (
     (
-        re.compile(r"^(?:Future\._result|Task\._result|Queue\.queue|SimpleQueue\._queue)$"),
+        re.compile(r"^(?:Future\._result|Task\._result)$"),
         "results of jobs wait there until somebody takes them",
         "submit only a few jobs ahead of their use; or let each job return its result on the CPU"
         " (`.cpu()`), and move that back where it is used",
+    ),
+    (
+        re.compile(r"^(?:Queue\.queue|SimpleQueue\._queue|Queue\._queue)$"),
+        "what is put there waits until somebody takes it",
+        "give the queue a bound, Queue(maxsize=4), so that put() waits for whoever takes; or put"
+        " tensors on the CPU there, and move each as it is used",
     ),
     (
         re.compile(r"^itertools\.cycle$"),

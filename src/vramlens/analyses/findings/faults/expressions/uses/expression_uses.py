@@ -340,6 +340,15 @@ _USES = (
         stays=True,
     ),
     of_call(
+        rf"\blogsumexp\(\s*(?:{_WITH_AXIS}\s*\+\s*[\w.]+|[\w.]+\s*\+\s*{_WITH_AXIS})\s*,",
+        "makes a number for each pair of entries, to add them up",
+        "make the sums alone, as a product: with m = alpha.amax(-1, keepdim=True),"
+        " ((alpha - m).exp() @ trans.exp()).log() + m is torch.logsumexp(alpha.unsqueeze(-1) +"
+        " trans, -2), and keeps no pairs for the backward pass (trans.exp() can be made once, before"
+        " a loop)",
+        stays=True,
+    ),
+    of_call(
         r"\blog_softmax\(|\blogsumexp\(",
         "makes a number for each class of each row",
         "make logits only where they count (with transformers, logits_to_keep=N for the last N"
@@ -392,6 +401,12 @@ _USES = (
         " move the parts to the CPU first, or write each into one tensor that is made beforehand",
         stays=True,
         least_share=0.4,  # layers of a network put maps together, too
+    ),
+    of_call(
+        r"\bbincount\(",
+        "counts every number up to the largest that it is given",
+        "count those that occur alone: numbers, counts = torch.unique(x, return_counts=True)",
+        if_larger=FAR_LARGER,
     ),
     of_call(
         r"\bfft\.rfft[2n]?\([^()]*,\s*(?:s|n)=(?!2\b)",
