@@ -247,6 +247,36 @@ def test_copies_have_their_channels_filled_up(
     assert call.bytes_of_result == call.bytes_of_input_gradient == asked
 
 
+@pytest.mark.parametrize(
+    ("images", "inputs", "outputs", "sides", "asked"),
+    [  # convolution_results.json.xz in benchmarks/prediction
+        (6, 64, 64, (128, 7), 0),
+        (24, 256, 64, (80, 80), 0),
+        (4, 336, 112, (80, 80), 0),
+        (96, 160, 160, (40, 14), 0),
+        (3, 112, 448, (40, 40), 4_300_816),
+        (2, 256, 512, (28, 28), 2_408_464),
+        (8, 672, 224, (16, 16), 5_963_792),
+    ],
+)
+def test_points_with_a_stride(
+    images: int, inputs: int, outputs: int, sides: tuple[int, int], asked: int
+) -> None:
+    from vramlens.prediction.kernels.convolutions.convolution import Convolution
+
+    result_sides = [(side + 1) // 2 for side in sides]
+    image, weight, result = (
+        torch.empty(shape, device="meta")
+        for shape in (
+            (images, inputs, *sides),
+            (outputs, inputs, 1, 1),
+            (images, outputs, *result_sides),
+        )
+    )
+    call = Convolution(image, weight, result, stride=2, groups=1, is_transposed=False)
+    assert abs(call.bytes_of_result - asked) < 1024
+
+
 def test_results_with_odd_channels() -> None:
     # odd_channels.json.xz in benchmarks/prediction
     small = convolution(150, 61, 60, (18, 18))

@@ -13,24 +13,19 @@ convolutions in recordings of programs on an H100 and an H200:
 - so are images in 32 bits of few channels for results of 3 x 3, where these have a stride, or more
   channels, or few numbers (batches_volumes.json.xz);
 - images of 32 bits with fewer than four channels are copied though these lie last, for the weight's
-  gradient with kernels from 4 x 4 on; their own gradient needs no copies where they lie first, and a
-  weight's gradient of results with so few (the heads of ``crowd_detector``) 32 partial sums;
+  gradient with kernels from 4 x 4 on; their own gradient needs no copies where they lie first;
 - depthwise ones run in PyTorch's own kernels, which ask for nothing and begin with the weight's
-  gradient (DepthwiseConv2d.cu); with channels last and 16 bits in cuDNN's: the weight's gradient is
-  eight partial sums in float32 for each image;
+  gradient (DepthwiseConv2d.cu); with channels last and 16 bits in cuDNN's;
 - else input, weight and output are copied, but for the weight of 1 x 1 kernels with a stride; 1 x 1
   kernels without one are in pointwise.py;
 - images of one and two channels in 32 bits are taken as they lie, but for kernels of 7 x 7 with many
   outputs; so are large ones for their weight's gradient (few_channels.json.xz);
-- that of another weight has 14 partial sums beside the copies, or 8 MiB of them; large weights of 16
-  bits have none;
+- the partial sums of a weight's gradient, beside the copies, are in weight_gradients.py;
 - some in 32 bits of many images are made of Fourier transforms (transforms.py);
 - which results in 32 bits are written as they lie is in written_results.py;
 - copies have their channels filled up: to a multiple of eight with 16 bits, of four with 32, but
   for images of fewer than four (odd_channels.json.xz, to the byte); in groups, to as many channels in as
-  out, and with channels last only where these differ (few_units_groups.json.xz);
-- few results (8,000 of a channel) have a weight's gradient of one sum with 16 bits, and with 32 bits
-  of Winograd's transforms;
+  out, and with channels last only where these differ (few_units_groups.json.xz).
 """
 
 from __future__ import annotations
@@ -41,21 +36,20 @@ from typing import TYPE_CHECKING, Any
 
 from vramlens.prediction.kernels.convolutions.filled_up_copies import (
     HEADER_BYTES,
+    KERNEL_BYTES,
     bytes_of_copies,
     bytes_of_even_copies,
-    bytes_of_few_in_groups,
     bytes_of_odd_copies,
     bytes_of_uneven_copies,
     multiple_of,
 )
 from vramlens.prediction.kernels.convolutions.pointwise import (
-    bytes_of_pointwise_gradient,
     copies_for_input_gradient,
     copies_for_result,
-    sums_with_channels_last,
 )
 from vramlens.prediction.kernels.convolutions.second_gradients import SecondGradient
 from vramlens.prediction.kernels.convolutions.transforms import PlainConvolution
+from vramlens.prediction.kernels.convolutions.weight_gradients import WeightGradient
 from vramlens.prediction.kernels.convolutions.without_tf32 import Float32Convolution, allows_tf32
 from vramlens.prediction.kernels.convolutions.written_results import is_written_as_it_lies
 from vramlens.prediction.kernels.image_layout import (
@@ -65,18 +59,14 @@ from vramlens.prediction.kernels.image_layout import (
     lies_channels_last,
     lies_otherwise,
 )
-from vramlens.units import MIB
 
 if TYPE_CHECKING:
     import torch
 else:
     from vramlens.ground.late_torch import torch
 
-KERNEL_BYTES = 400
-_FEW_SUMMED, _FEW_FOR_WEIGHT = {True: 50, False: 86}, {True: 25, False: 56}
-"""Numbers that a result is a sum of, by whether they have 16 bits; for the weight's gradient."""
-_FEW_FOR_FEW_OUTPUTS = 128
-"""The same of a weight in 32 bits with few outputs (odd_batches.json.xz)."""
+_FEW_SUMMED = {True: 50, False: 86}
+"""Numbers that a result is a sum of, by whether they have 16 bits."""
 _FEW_PRODUCTS, _FEW_OF_MANY, _FEW_POINTS = 500_000_000, 120_000_000, 20_000
 """Of the input's gradient: products with few channels and with more, which are only few of so many
 numbers of one channel.
@@ -84,24 +74,16 @@ numbers of one channel.
 _SMALL_KERNEL, _FEW_OF_SMALL = 3, 48
 _MANY_GROUPS = 48
 _FEW_CHANNELS, _MANY_POINTS = 32, 40_000
-_MOST_OF_THIN, _FEW_OF_THIN = 64, 128
-"""Outputs from which on an image of one or two channels is copied for kernels of 7 x 7, and numbers
-that its weight's gradient is a sum of, below which it is not copied.
+_FEW_OF_STRIDED, _MANY_INPUTS_OF_STRIDED, _MOST_OUTPUTS_OF_STRIDED = 72, 448, 192
+_LEAST_RESULTS_OF_STRIDED = 1_000
+"""Of 1 x 1 kernels with a stride in 32 bits, whose images are taken as they lie: channels of image or result up
+to which all are; else channels of both, and results of a channel (convolution_results.json.xz).
 """
-_FEW_RESULTS, _VERY_FEW_RESULTS = 8_000, 1_000
-"""Of a channel, below which a weight's gradient of 16 bits is one sum, and one of 32 bits is made of
-Winograd's transforms, or as the tensors lie.
-"""
-_RESULTS_OF_FEW_SUMMED = 3_000
-"""Of a channel, up to which a weight's gradient of 16 bits that sums few numbers needs no copies."""
-_USUAL_PARTIAL_SUMS, _MOST_USUAL_BYTES, _LARGE_WEIGHT = 14, 8 * MIB, 3 * MIB // 2
-LEAST_CHANNELS, _LEAST_WIDE_CHANNELS, _LARGE_KERNEL = 8, 4, 4
+_MOST_OF_THIN = 64
+"""Outputs from which on an image of one or two channels is copied for kernels of 7 x 7."""
+LEAST_CHANNELS, _LEAST_WIDE_CHANNELS = 8, 4
 _FEW_ODD_CHANNELS = range(5, 16)
 """Of 16 bits, that are taken as they lie for a result, but for eight (odd_channels.json.xz)."""
-_SUMS_OF_FEW_RESULTS = 32
-"""Partial sums of a weight's gradient in 32 bits whose results have fewer than four channels."""
-_SUMS_OF_IMAGE = 8
-"""Partial sums for each image of a depthwise weight's gradient, with channels last."""
 _DEPTHWISE_OF_HALF = 5
 """The largest kernel of float16 that cuDNN runs depthwise, without stride."""
 _IMAGE_DIMS, _VOLUME_DIMS = 4, 5
@@ -176,26 +158,38 @@ class Convolution:
             return second.bytes_of_result or KERNEL_BYTES
         if self.has_channels_last:
             own = bytes_of(self.tensor) + bytes_of(self.weight) + HEADER_BYTES
-            return own if self._has_few_wide_channels else self._bytes_of_odd_copies
-        if self._may_copy_points and copies_for_result(self.tensor, self.output):
+            return own if self.has_few_wide_channels else self.bytes_of_odd_copies
+        if self.may_copy_points and copies_for_result(self.tensor, self.output):
             return bytes_of(self.tensor) + bytes_of(self.output)
-        if self._is_pointwise or self._sums_few or self.without_tf32 is not None:
+        if self.is_pointwise or self._sums_few or self.without_tf32 is not None:
             return KERNEL_BYTES
         if self._is_small_image:
             return KERNEL_BYTES
         is_image = self.tensor.dim() == _IMAGE_DIMS
-        if self._is_point and self.groups == 1 and (is_image or self._is_half):  # with a stride
-            return self.bytes_of_all_copies - bytes_of(self.weight)
-        copies = self._copies(fills_inputs=not self._has_few_taken_channels)
+        if self.is_point and self.groups == 1 and (is_image or self.is_half):  # with a stride
+            is_taken = not self.is_half and is_image and self._is_taken_with_stride
+            return KERNEL_BYTES if is_taken else self.bytes_of_all_copies - bytes_of(self.weight)
+        copies = self.copies(fills_inputs=not self._has_few_taken_channels)
         is_written = self.groups == 1 and is_written_as_it_lies(
             self.tensor, self.weight, self.output
         )
         return copies - (bytes_of(self.output) if is_written else 0)
 
     @property
-    def _may_copy_points(self) -> bool:
+    def _is_taken_with_stride(self) -> bool:
+        """Whether an image in 32 bits is taken as it lies for the results of a 1 x 1 kernel with a stride: with few
+        channels, or many results of not too many.
+        """
+        inputs, outputs = int(self.tensor.shape[1]), int(self.output.shape[1])
+        if min(inputs, outputs) <= _FEW_OF_STRIDED:
+            return True
+        are_usual = inputs < _MANY_INPUTS_OF_STRIDED and outputs <= _MOST_OUTPUTS_OF_STRIDED
+        return are_usual and self.result_points >= _LEAST_RESULTS_OF_STRIDED
+
+    @property
+    def may_copy_points(self) -> bool:
         """Whether it is a 1 x 1 kernel that may run in 16 bits or TF32."""
-        is_plain = self._is_pointwise and self.groups == 1 and self.tensor.dim() == _IMAGE_DIMS
+        is_plain = self.is_pointwise and self.groups == 1 and self.tensor.dim() == _IMAGE_DIMS
         return is_plain and self.without_tf32 is None
 
     @property
@@ -203,7 +197,7 @@ class Convolution:
         """Whether a result of few odd channels is made of an image as it lies."""
         inputs, outputs = int(self.tensor.shape[1]), int(self.output.shape[1])
         is_odd = inputs % multiple_of(self.tensor) > 0 and self.groups == 1
-        if self._is_half:
+        if self.is_half:
             is_small = inputs < LEAST_CHANNELS or max(self.weight.shape[2:]) <= _SMALL_KERNEL
             return is_odd and inputs in _FEW_ODD_CHANNELS and is_small
         is_few = is_odd and _LEAST_WIDE_CHANNELS < inputs < LEAST_CHANNELS
@@ -211,22 +205,22 @@ class Convolution:
 
     @property
     def _bytes_of_input_gradient(self) -> int:
-        if self._is_grouped_point:
+        if self.is_grouped_point:
             return self.bytes_of_all_copies
         if self.has_channels_last:
             own_bytes = self.own_bytes
-            return own_bytes if self._has_few_wide_channels else self._bytes_of_odd_copies
-        if self._may_copy_points and copies_for_input_gradient(self.tensor, self.output):
+            return own_bytes if self.has_few_wide_channels else self.bytes_of_odd_copies
+        if self.may_copy_points and copies_for_input_gradient(self.tensor, self.output):
             return bytes_of(self.tensor) + bytes_of(self.output)
-        if self._is_pointwise or self.is_depthwise or self._has_few_wide_channels:
+        if self.is_pointwise or self.is_depthwise or self.has_few_wide_channels:
             return KERNEL_BYTES
         if (without_tf32 := self.without_tf32) is not None:
             return without_tf32.bytes_of_input_gradient or KERNEL_BYTES
-        plain = self._plain
+        plain = self.plain
         if plain is not None and plain.makes_input_in_tiles:
             return plain.bytes_of_input_tiles
-        is_small = self.groups > _MANY_GROUPS if self._is_half else self._makes_few_products
-        uncopied = bytes_of(self.weight) if self._is_point and self.groups == 1 else 0
+        is_small = self.groups > _MANY_GROUPS if self.is_half else self._makes_few_products
+        uncopied = bytes_of(self.weight) if self.is_point and self.groups == 1 else 0
         return KERNEL_BYTES if is_small else self.bytes_of_all_copies - uncopied
 
     @property
@@ -238,67 +232,14 @@ class Convolution:
     @property
     def bytes_of_weight_gradient(self) -> int:
         """Of the workspace of the weight's gradient."""
-        partial_sum = 4 * int(self.weight.numel())
-        partial_sums = min(_USUAL_PARTIAL_SUMS * partial_sum, _MOST_USUAL_BYTES)
-        is_whole_sum = partial_sum > _LARGE_WEIGHT or self._result_points < _FEW_RESULTS
-        if (self._is_half and is_whole_sum) or self.groups > 1:
-            partial_sums = 0
-        if self._is_grouped_point:
-            return self.bytes_of_all_copies
-        if (without_tf32 := self.without_tf32) is not None:
-            is_copied = without_tf32.copies_for_weight_gradient
-            transforms = without_tf32.bytes_of_weight_gradient
-            return self.own_bytes if is_copied else transforms or KERNEL_BYTES
-        if self.has_channels_last:
-            return self._bytes_of_weight_gradient_with_channels_last(partial_sum, partial_sums)
-        if self._is_pointwise:
-            return bytes_of_pointwise_gradient(self.tensor, self.output, partial_sum, partial_sums)
-        if self._gradient_sums_few:
-            return self._bytes_of_few_summed
-        if not self._is_half and int(self.output.shape[1]) < _LEAST_WIDE_CHANNELS:
-            return _SUMS_OF_FEW_RESULTS * partial_sum
-        plain = self._plain
-        if plain is not None and plain.makes_weight_of_transforms:
-            return plain.bytes_of_weight_transforms
-        is_single = self.groups == 1  # transforms go through all channels
-        if self.tensor.dtype is torch.float32 and is_single and self._result_points < _FEW_RESULTS:
-            return self._bytes_of_few_results(partial_sums)
-        return self._copies(fills_inputs=not self._is_thin_volume_of(torch.float16)) + partial_sums
-
-    @property
-    def _bytes_of_few_summed(self) -> int:
-        if self.groups == 1 or self.is_depthwise or self._is_half:
-            return KERNEL_BYTES
-        return bytes_of_few_in_groups(self.tensor, self.weight, self.output)
-
-    def _bytes_of_few_results(self, partial_sums: int) -> int:
-        call = Float32Convolution.of(self.tensor, self.weight, self.output, self.stride)
-        if call.kernel == _SMALL_KERNEL and call.bytes_of_weight_gradient:
-            return call.bytes_of_weight_gradient
-        is_image = self.tensor.dim() == _IMAGE_DIMS
-        if is_image and self._result_points < _VERY_FEW_RESULTS:
-            return KERNEL_BYTES
-        return self.bytes_of_all_copies + partial_sums
-
-    def _bytes_of_weight_gradient_with_channels_last(self, partial_sum: int, usual: int) -> int:
-        if self._is_half:
-            if self.is_depthwise:
-                return _SUMS_OF_IMAGE * int(self.tensor.shape[0]) * partial_sum
-            odd = self._bytes_of_odd_copies
-            return odd + usual if odd > KERNEL_BYTES else odd
-        if self._may_copy_points and allows_tf32():
-            return partial_sum * sums_with_channels_last(self.tensor, self.output)
-        is_large = min(self.weight.shape[2:]) >= _LARGE_KERNEL
-        if self._has_few_wide_channels:
-            return self.bytes_of_all_copies if is_large else usual
-        return usual + self._bytes_of_odd_copies
+        return WeightGradient(self).bytes_of_workspace
 
     @property
     def most_of_weight_transforms(self) -> int:
         """Of a weight's gradient that may be made of transforms; 0 where it is not."""
         if (without_tf32 := self.without_tf32) is not None:
             return without_tf32.bytes_of_weight_gradient
-        plain = self._plain
+        plain = self.plain
         if plain is None or not plain.may_make_weight_of_transforms:
             return 0
         return plain.bytes_of_weight_transforms
@@ -306,7 +247,7 @@ class Convolution:
     @property
     def most_of_input_tiles(self) -> int:
         """Of an input's gradient that may be made of transforms in tiles; 0 where it is not."""
-        plain = None if self.without_tf32 is not None else self._plain
+        plain = None if self.without_tf32 is not None else self.plain
         if plain is None or not plain.may_make_input_in_tiles:
             return 0
         return plain.bytes_of_input_tiles
@@ -328,11 +269,11 @@ class Convolution:
         return SecondGradient.of(self.tensor, self.weight, self.output, has_tf32=allows_tf32())
 
     @property
-    def _plain(self) -> PlainConvolution | None:
+    def plain(self) -> PlainConvolution | None:
         """The same convolution where cuDNN may transform it; None where it does not."""
         is_wide = self.tensor.dtype is torch.float32 and not self.has_channels_last
         is_image = self.tensor.dim() == _IMAGE_DIMS and not self.is_transposed
-        is_single = self.stride == 1 and self.groups == 1 and not self._is_point
+        is_single = self.stride == 1 and self.groups == 1 and not self.is_point
         if not (is_wide and is_image and is_single):
             return None
         return PlainConvolution(self.tensor, self.weight, self.output)
@@ -340,15 +281,18 @@ class Convolution:
     @property
     def most_of_plans(self) -> int:
         """Of the largest plan for the result or the input's gradient."""
-        return self.bytes_of_all_copies - (bytes_of(self.weight) if self._is_pointwise else 0)
+        return self.bytes_of_all_copies - (bytes_of(self.weight) if self.is_pointwise else 0)
 
     @property
     def most_of_weight_plans(self) -> int:
-        """Of the largest plan for the weight's gradient."""
-        least_bytes = (
-            4 * int(self.weight.numel()) if self.has_channels_last else self.bytes_of_all_copies
-        )
-        return max(least_bytes, self.bytes_of_weight_gradient)
+        """Of the largest plan for the weight's gradient: in 16 bits with channels last one partial sum,
+        or copies of odd channels.
+        """
+        if not self.has_channels_last:
+            return max(self.bytes_of_all_copies, self.bytes_of_weight_gradient)
+        is_copied = self.is_half and self.groups == 1
+        others = self.bytes_of_odd_copies if is_copied else self.bytes_of_weight_gradient
+        return max(4 * int(self.weight.numel()), others)
 
     def bytes_of_copies(self, *tensors: Any) -> list[int]:
         """Bytes of the copies of those tensors that do not lie as cuDNN is given them."""
@@ -385,32 +329,32 @@ class Convolution:
         return int(self.tensor.numel() // self.tensor.shape[1])
 
     @property
-    def _result_points(self) -> int:
+    def result_points(self) -> int:
         """Numbers of one channel of all results."""
         return int(self.output.numel() // self.output.shape[1])
 
     @property
-    def _is_half(self) -> bool:
+    def is_half(self) -> bool:
         return is_half(self.tensor)
 
     @property
-    def _is_point(self) -> bool:
+    def is_point(self) -> bool:
         return all(size == 1 for size in self.weight.shape[2:])
 
     @property
-    def _is_pointwise(self) -> bool:
-        return self.stride == 1 and self._is_point
+    def is_pointwise(self) -> bool:
+        return self.stride == 1 and self.is_point
 
     @property
-    def _is_grouped_point(self) -> bool:
-        return self._is_point and self.groups > 1 and not self.is_depthwise
+    def is_grouped_point(self) -> bool:
+        return self.is_point and self.groups > 1 and not self.is_depthwise
 
     @property
-    def _has_few_wide_channels(self) -> bool:
+    def has_few_wide_channels(self) -> bool:
         """Whether an image of 32 bits has fewer channels than cuDNN takes as they lie."""
-        return not self._is_half and int(self.tensor.shape[1]) < _LEAST_WIDE_CHANNELS
+        return not self.is_half and int(self.tensor.shape[1]) < _LEAST_WIDE_CHANNELS
 
-    def _is_thin_volume_of(self, dtype: Any) -> bool:
+    def is_thin_volume_of(self, dtype: Any) -> bool:
         """Whether it is a volume of that type with so few channels."""
         is_volume = self.tensor.dim() == _VOLUME_DIMS and self.tensor.dtype is dtype
         return is_volume and int(self.tensor.shape[1]) < _LEAST_WIDE_CHANNELS
@@ -418,7 +362,7 @@ class Convolution:
     @property
     def _has_few_taken_channels(self) -> bool:
         """Whether it has so few that a result's copy of it has as many."""
-        return self._has_few_wide_channels or self._is_thin_volume_of(torch.float16)
+        return self.has_few_wide_channels or self.is_thin_volume_of(torch.float16)
 
     @property
     def runs_in_own_kernel(self) -> bool:
@@ -429,7 +373,7 @@ class Convolution:
         return not (self.tensor.dtype is torch.float16 and is_small)
 
     @property
-    def _summed(self) -> int:
+    def summed(self) -> int:
         """Numbers that one result is a sum of."""
         return int(self.tensor.shape[1] // self.groups * math.prod(self.weight.shape[2:]))
 
@@ -440,37 +384,25 @@ class Convolution:
 
     @property
     def _sums_few(self) -> bool:
-        if self._is_thin_image:
+        if self.is_thin_image:
             is_stem = tuple(self.weight.shape[2:]) == (7, 7)
             return not is_stem or int(self.output.shape[1]) < _MOST_OF_THIN
-        if self._is_thin_volume_of(torch.bfloat16):
+        if self.is_thin_volume_of(torch.bfloat16):
             return True
         is_wide = int(self.tensor.shape[1]) >= _MANY_OF_VOLUME and self.groups == 1
-        if is_wide and self._is_point and self.tensor.dim() == _VOLUME_DIMS:
+        if is_wide and self.is_point and self.tensor.dim() == _VOLUME_DIMS:
             return False
-        return self.is_depthwise or self._summed < _FEW_SUMMED[self._is_half]
+        return self.is_depthwise or self.summed < _FEW_SUMMED[self.is_half]
 
     @property
-    def _gradient_sums_few(self) -> bool:
-        if self._is_thin_image and int(self.output.shape[1]) <= _MOST_OF_THIN:
-            points = self.output.numel() // int(self.output.shape[1])
-            return self._summed < _FEW_OF_THIN and points >= _MANY_POINTS
-        few = _FEW_FOR_WEIGHT[self._is_half]
-        if self._is_half and self.groups == 1 and not self._is_point:
-            return self._summed < few and self._result_points <= _RESULTS_OF_FEW_SUMMED
-        if not self._is_half and int(self.output.shape[1]) <= _FEW_CHANNELS:
-            few = _FEW_FOR_FEW_OUTPUTS
-        return self.is_depthwise or self._summed < few
-
-    @property
-    def _is_thin_image(self) -> bool:
+    def is_thin_image(self) -> bool:
         """Whether it is an image of one or two channels in 32 bits."""
         is_thin = int(self.tensor.shape[1]) <= 2 and self.tensor.dtype is torch.float32
         return is_thin and self.tensor.dim() == _IMAGE_DIMS
 
     @property
     def _products(self) -> int:
-        return int(self.output.numel()) * self._summed
+        return int(self.output.numel()) * self.summed
 
     @property
     def own_bytes(self) -> int:
@@ -481,16 +413,16 @@ class Convolution:
     @property
     def bytes_of_all_copies(self) -> int:
         """Of copies of all three tensors as cuDNN takes them, with channels filled up."""
-        return self._copies(fills_inputs=True)
+        return self.copies(fills_inputs=True)
 
-    def _copies(self, *, fills_inputs: bool) -> int:
+    def copies(self, *, fills_inputs: bool) -> int:
         if self.groups > 1:
             return bytes_of_even_copies(self.tensor, self.weight, self.output)
         return bytes_of_copies(self.tensor, self.weight, self.output, fills_inputs=fills_inputs)
 
     @property
-    def _bytes_of_odd_copies(self) -> int:
-        if self._is_point or self.is_depthwise:
+    def bytes_of_odd_copies(self) -> int:
+        if self.is_point or self.is_depthwise:
             return KERNEL_BYTES
         if self.groups > 1:
             return bytes_of_uneven_copies(self.tensor, self.weight, self.output) or KERNEL_BYTES

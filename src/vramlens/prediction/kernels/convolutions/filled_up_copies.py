@@ -11,7 +11,8 @@ from typing import Any
 
 from vramlens.prediction.kernels.image_layout import bytes_of, is_half
 
-HEADER_BYTES = 16
+HEADER_BYTES, KERNEL_BYTES = 16, 400
+"""Of copies, beside them; and of a kernel that copies nothing."""
 _MULTIPLE_OF_HALF, _MULTIPLE = 8, 4
 _POINTS_OF_SUM = 640
 """Results of one channel that each partial sum in groups of few channels goes over."""

@@ -8,9 +8,6 @@ Results and gradients of the input ask for nothing, but copies of both (network_
 results of 16 bits where an image has an odd number of points, and many channels; of 32 bits where
 such a one gets fewer of very many, or a large weight meets few points; the gradient of the input
 where the weight is large.
-
-With channels last, the gradient of the weight in 32 bits is made of partial sums: one for each of
-the card's processors, or for each two, divided by the weight's tiles (network_layers.json.xz).
 """
 
 from __future__ import annotations
@@ -40,10 +37,6 @@ _LEAST_UNALIGNED = 250
 eight does not divide them: signals of 251 and 401, not of 199, with 512 channels.
 """
 _LARGE_VOLUME, _SUMS_OF_VOLUME = 1 << 20, MIB
-_PROCESSORS, _TILE, _LONG_TILE, _MANY_TILES = 132, 128, 256, 8
-"""Of an H200 and an H100, and what one of them works on at a time."""
-_LEAST_SUMMED, _LEAST_OF_TWO, _LEAST_OF_PART, _MULTIPLE_OF_PART = 1_000, 400_000, 64, 4
-"""Points of all images: for partial sums at all; of all tiles, for twice as many; of one sum."""
 
 
 def bytes_of_pointwise_gradient(
@@ -100,29 +93,6 @@ def copies_for_input_gradient(tensor: Any, output: Any) -> bool:
     inputs, outputs = int(tensor.shape[1]), int(output.shape[1])
     is_large = inputs * outputs >= _LARGE_WEIGHT
     return is_large and int(tensor.numel()) // inputs <= _MOST_POINTS
-
-
-def sums_with_channels_last(tensor: Any, output: Any) -> int:
-    """How many partial sums a weight's gradient in 32 bits has where channels lie last; 0 where it is
-    made at once.
-    """
-    points = int(tensor.numel() // tensor.shape[1])
-    if points < _LEAST_SUMMED:
-        return 0
-    short, long = sorted((int(tensor.shape[1]), int(output.shape[1])))
-    long_tile = min((_LONG_TILE, _TILE), key=lambda tile: _filled_up(long, tile))
-    tiles = -(-short // _TILE) * -(-long // long_tile)
-    is_twice = tiles >= _MANY_TILES and points * tiles >= _LEAST_OF_TWO
-    most = max(1, _PROCESSORS * (1 + is_twice) // tiles)
-    if points < _LEAST_OF_PART * most:
-        most = max(1, most // 2)
-    parts = min(most, points // _LEAST_OF_PART)
-    a_part = _filled_up(-(-points // parts), _MULTIPLE_OF_PART)
-    return -(-points // a_part)
-
-
-def _filled_up(size: int, multiple: int) -> int:
-    return -(-size // multiple) * multiple
 
 
 def _has_few_channels(tensor: Any, outputs: int, points: int) -> bool:
