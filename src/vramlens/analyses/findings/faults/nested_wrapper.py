@@ -69,8 +69,8 @@ def _line_inside_itself(scene: Scene) -> Place | None:
 def _copies(scene: Scene, place: Place) -> tuple[int, int]:
     """The latest two results of a line in use, if the second is a whole number of times as large; else -1."""
     view, allocations = scene.view, scene.device.allocations
-    made = [row for row in scene.advice_rows.tolist() if view.place_of_block(row) == place]
-    latest = sorted(made, key=allocations.born.__getitem__)[-2:]
+    results = [row for row in scene.advice_rows.tolist() if view.place_of_block(row) == place]
+    latest = sorted(results, key=allocations.born.__getitem__)[-2:]
     outer_bytes, *inner_bytes = allocations.requested_bytes[latest].tolist() or [0]
     if not outer_bytes or not inner_bytes:
         return -1, -1

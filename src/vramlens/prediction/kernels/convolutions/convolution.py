@@ -165,15 +165,20 @@ class Convolution:
             return KERNEL_BYTES
         if self._is_small_image:
             return KERNEL_BYTES
-        is_image = self.tensor.dim() == _IMAGE_DIMS
-        if self.is_point and self.groups == 1 and (is_image or self.is_half):  # with a stride
-            is_taken = not self.is_half and is_image and self._is_taken_with_stride
+        if self._is_strided_point:
+            is_taken = not self.is_half and self._is_taken_with_stride
             return KERNEL_BYTES if is_taken else self.bytes_of_all_copies - bytes_of(self.weight)
         copies = self.copies(fills_inputs=not self._has_few_taken_channels)
         is_written = self.groups == 1 and is_written_as_it_lies(
             self.tensor, self.weight, self.output
         )
         return copies - (bytes_of(self.output) if is_written else 0)
+
+    @property
+    def _is_strided_point(self) -> bool:
+        """Whether a kernel of one number, whose result is of no other form, has a stride."""
+        is_image = self.tensor.dim() == _IMAGE_DIMS
+        return self.is_point and self.groups == 1 and (is_image or self.is_half)
 
     @property
     def _is_taken_with_stride(self) -> bool:

@@ -58,8 +58,8 @@ def bytes_of_narrow_sums(sizes: WeightSizes, *, is_half: bool) -> int | None:
         return None
     if sizes.inputs < _LEAST_WIDE and sizes.outputs not in COPIED_OUTPUTS:
         return None
-    for (fewest, most), most_outputs, sides in _SIDES_OF_HALVES if is_half else _SIDES:
-        if fewest <= sizes.inputs <= most and sizes.outputs <= most_outputs:
+    for (fewest, most_inputs), most_outputs, sides in _SIDES_OF_HALVES if is_half else _SIDES:
+        if fewest <= sizes.inputs <= most_inputs and sizes.outputs <= most_outputs:
             tiles = [count for side, count in sides if sizes.side >= side]
             return TILE_BYTES * tiles[-1] if tiles else None
     return None

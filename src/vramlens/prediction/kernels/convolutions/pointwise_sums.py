@@ -70,8 +70,8 @@ def bytes_of_sums_with_channels_last(tensor: Any, weight: Any, output: Any) -> i
     if max(sizes.input_tiles, sizes.output_tiles) == 1:
         return _bytes_of_small(sizes)
     tiles = _tiles(sizes)
-    least = _LEAST_OF_SEVERAL_TILES if tiles >= _SEVERAL_TILES else _LEAST_OF_WHOLE_TILES
-    if points >= least and not _is_full(sizes) and not _is_even(sizes):
+    least_points = _LEAST_OF_SEVERAL_TILES if tiles >= _SEVERAL_TILES else _LEAST_OF_WHOLE_TILES
+    if points >= least_points and not _is_full(sizes) and not _is_even(sizes):
         return _BYTES_OF_TILE * (_most(sizes, tiles) * tiles)
     return sizes.bytes_of_sum * _sums(points, _most(sizes, tiles))
 
@@ -95,8 +95,8 @@ def _bytes_of_small(sizes: WeightSizes) -> int:
             2 * _PROCESSORS // _SMALL_TOGETHER,
         )
         return TILE_BYTES * _SMALL_TOGETHER * groups
-    most = _PROCESSORS if points >= _SMALL_POINTS else _SMALL_SUMS
-    return sizes.bytes_of_sum * _parts(points, most)
+    most_sums = _PROCESSORS if points >= _SMALL_POINTS else _SMALL_SUMS
+    return sizes.bytes_of_sum * _parts(points, most_sums)
 
 
 def _most_of_half(sizes: WeightSizes) -> int:
@@ -106,7 +106,7 @@ def _most_of_half(sizes: WeightSizes) -> int:
     tiles = _tiles(sizes)
     full = _FULL_OF_HALF.get(tiles) if _is_full(sizes) else None
     steps = full or _MOST_OF_HALF.get(tiles, ((0, _FEWEST_OF_HALF),))
-    return [most for points, most in steps if sizes.results >= points][-1]
+    return [sums for points, sums in steps if sizes.results >= points][-1]
 
 
 def _tiles(sizes: WeightSizes) -> int:
@@ -152,11 +152,13 @@ def _most_of_tile(sizes: WeightSizes) -> int:
     return _SUMS_OF_SHORT if is_split else _SUMS_OF_TILE
 
 
-def _sums(points: int, most: int) -> int:
+def _sums(points: int, most_sums: int) -> int:
     """How many partial sums there are of so many points."""
-    return _parts(points, max(1, most // 2) if points < _LEAST_OF_PART * most else most)
+    return _parts(
+        points, max(1, most_sums // 2) if points < _LEAST_OF_PART * most_sums else most_sums
+    )
 
 
-def _parts(points: int, most: int) -> int:
-    parts = max(1, min(most, points // _LEAST_OF_PART))
+def _parts(points: int, most_sums: int) -> int:
+    parts = max(1, min(most_sums, points // _LEAST_OF_PART))
     return shared(points, filled_up(shared(points, parts), _MULTIPLE_OF_PART))

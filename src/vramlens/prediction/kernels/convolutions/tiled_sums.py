@@ -71,10 +71,12 @@ class _Parted:
     @classmethod
     def over(cls, tiles: int, tile_bytes: int, processors: int = PROCESSORS) -> _Parted:
         """Those that so many processors make in parts."""
-        rest = tiles % processors
+        tiles_left = tiles % processors
         if tiles <= processors:
             return cls(tiles, tile_bytes, processors // tiles)
-        return cls(rest, tile_bytes, processors // rest if rest else 1, is_rest=True)
+        return cls(
+            tiles_left, tile_bytes, processors // tiles_left if tiles_left else 1, is_rest=True
+        )
 
 
 _WHOLE = _Parted(0, _TILE, 1)
@@ -192,8 +194,10 @@ def _parts(sizes: WeightSizes, parted: _Parted) -> int:
     if parts <= _FEW_PARTS:
         channels = sizes.inputs, sizes.outputs
         is_full = all(count % _CHANNELS_OF_TILE == 0 for count in channels)
-        least = _RESULTS_OF_FEW_PARTS[is_full]
-        return parts if results >= least else parts // 2 if 2 * results >= least else 1
+        least_results = _RESULTS_OF_FEW_PARTS[is_full]
+        return (
+            parts if results >= least_results else parts // 2 if 2 * results >= least_results else 1
+        )
     if results < _LEAST_RESULTS:
         return 1
     if results < _MORE_RESULTS:

@@ -158,8 +158,8 @@ class WeightGradient:
         is_plain = call.plain is not None and call.result_points < _MOST_TRANSFORMED_RESULTS
         if not is_plain:
             return 0
-        made = Float32Convolution.of(call.tensor, call.weight, call.output, call.stride)
-        return made.bytes_of_weight_gradient
+        transformed = Float32Convolution.of(call.tensor, call.weight, call.output, call.stride)
+        return transformed.bytes_of_weight_gradient
 
     @property
     def _bytes_of_copied(self) -> int:
@@ -202,8 +202,8 @@ class WeightGradient:
     @property
     def _has_few_of_half(self) -> bool:
         sizes = self._sizes
-        least = _FEW_OF_HALF if sizes.kernel <= _SMALL_KERNEL else _VERY_FEW_OF_HALF
-        return sizes.least_channels < least and sizes.results <= _RESULTS_OF_FEW_SUMMED
+        least_channels = _FEW_OF_HALF if sizes.kernel <= _SMALL_KERNEL else _VERY_FEW_OF_HALF
+        return sizes.least_channels < least_channels and sizes.results <= _RESULTS_OF_FEW_SUMMED
 
     @property
     def _sums(self) -> int:
@@ -231,8 +231,10 @@ class WeightGradient:
     def _bytes_with_channels_last(self) -> int:
         call = self.call
         if call.is_pointwise and self._is_single_image and allows_tf32():
-            made = bytes_of_sums_of_halves if call.is_half else bytes_of_sums_with_channels_last
-            return made(call.tensor, call.weight, call.output)
+            bytes_of_sums = (
+                bytes_of_sums_of_halves if call.is_half else bytes_of_sums_with_channels_last
+            )
+            return bytes_of_sums(call.tensor, call.weight, call.output)
         if call.is_half and call.is_depthwise:
             return _SUMS_OF_IMAGE * int(call.tensor.shape[0]) * self._partial_sum
         odd = call.bytes_of_odd_copies
@@ -281,9 +283,9 @@ class WeightGradient:
         call = self.call
         if self._is_single_image and call.stride > 1:
             return self._bytes_of_few_with_stride
-        made = Float32Convolution.of(call.tensor, call.weight, call.output, call.stride)
-        if made.kernel == _SMALL_KERNEL and made.bytes_of_weight_gradient:
-            return made.bytes_of_weight_gradient
+        transformed = Float32Convolution.of(call.tensor, call.weight, call.output, call.stride)
+        if transformed.kernel == _SMALL_KERNEL and transformed.bytes_of_weight_gradient:
+            return transformed.bytes_of_weight_gradient
         is_image = call.tensor.dim() == _IMAGE_DIMS
         if is_image and call.result_points < _VERY_FEW_RESULTS:
             return KERNEL_BYTES
@@ -293,9 +295,9 @@ class WeightGradient:
     def _bytes_of_few_with_stride(self) -> int:
         call, sizes = self.call, self._sizes
         is_widened = sizes.outputs > sizes.inputs >= _LEAST_TILED
-        least = _MANY_CHANNELS if call.is_point and not is_widened else _LEAST_COPIED
+        least_copied = _MANY_CHANNELS if call.is_point and not is_widened else _LEAST_COPIED
         fewest = _FEWEST_OF_POINTS if call.is_point else _FEWEST_WITH_STRIDE
-        is_few = sizes.least_channels < least
+        is_few = sizes.least_channels < least_copied
         if not call.is_point:
             is_few = is_few and sizes.results <= _RESULTS_OF_FEW_SUMMED
         if is_few or sizes.results < fewest:
@@ -319,14 +321,14 @@ class WeightGradient:
         is_half, outputs = call.is_half, int(call.output.shape[1])
         if call.is_thin_image and outputs <= _MOST_OF_THIN:
             return call.summed < _FEW_OF_THIN and call.result_points >= _MANY_POINTS
-        few = _FEW_FOR_WEIGHT[is_half]
+        few_summed = _FEW_FOR_WEIGHT[is_half]
         if is_half and call.groups == 1 and not call.is_point:
-            return call.summed < few and call.result_points <= _RESULTS_OF_FEW_SUMMED
+            return call.summed < few_summed and call.result_points <= _RESULTS_OF_FEW_SUMMED
         if self._is_of_fewest_summed:
             return False
         if not is_half and outputs <= _FEW_OUTPUTS:
-            few = _FEW_FOR_FEW_OUTPUTS
-        return call.is_depthwise or call.summed < few
+            few_summed = _FEW_FOR_FEW_OUTPUTS
+        return call.is_depthwise or call.summed < few_summed
 
     @property
     def _is_of_fewest_summed(self) -> bool:

@@ -107,6 +107,6 @@ def _is_of_one_model(scene: Scene, rows: NDArray[np.int64], begins: NDArray[np.i
     """Whether the model that made most of some rows ran in each of the passes that begin later."""
     modules, born = scene.view.modules, scene.device.allocations.born
     root = int(np.bincount(modules.root[rows]).argmax())
-    own = born[modules.marked & (modules.root == root)]
-    passes = np.searchsorted(begins, own, side="right")
+    own_births = born[modules.marked & (modules.root == root)]
+    passes = np.searchsorted(begins, own_births, side="right")
     return bool(np.isin(np.arange(1, len(begins) + 1), passes).all())

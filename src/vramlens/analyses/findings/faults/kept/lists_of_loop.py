@@ -79,14 +79,14 @@ def _loops(scene: Scene) -> Iterator[_Loop]:
         if rows is None or not _ends_by_error(scene, inner.place):
             continue
         begin = begin_of_call(scene, outer)
-        own = rows[scene.device.allocations.born[rows] > begin]
-        turns = len({_number(scene, row) for row in own.tolist()})
-        is_much = scene.bytes_of(own) >= _LEAST_SHARE * scene.advice_heap.requested_bytes
+        loop_rows = rows[scene.device.allocations.born[rows] > begin]
+        turns = len({_number(scene, row) for row in loop_rows.tolist()})
+        is_much = scene.bytes_of(loop_rows) >= _LEAST_SHARE * scene.advice_heap.requested_bytes
         if turns < _FEWEST_TURNS or not is_much:
             continue
-        earlier = _most_in_earlier_call(scene, own, outer, begin) * turns // len(own)
+        earlier = _most_in_earlier_call(scene, loop_rows, outer, begin) * turns // len(loop_rows)
         if turns > earlier > 0:
-            yield _Loop(inner.function, own, turns, earlier)
+            yield _Loop(inner.function, loop_rows, turns, earlier)
 
 
 def _entries_by_function(scene: Scene) -> dict[tuple[str, str], NDArray[np.int64]]:
@@ -98,7 +98,7 @@ def _entries_by_function(scene: Scene) -> dict[tuple[str, str], NDArray[np.int64
         place = view.place(frame)
         if place is not None:
             entries.setdefault((place.file, place.function), []).append(row)
-    return {function: np.array(made, np.int64) for function, made in entries.items()}
+    return {function: np.array(its_rows, np.int64) for function, its_rows in entries.items()}
 
 
 def _number(scene: Scene, row: int) -> str:
@@ -117,13 +117,17 @@ def _most_in_earlier_call(scene: Scene, rows: NDArray[np.int64], frame: Frame, b
     cut short by the recording's begin; other threads go on meanwhile.
     """
     allocations, stacks = scene.device.allocations, scene.trace.stacks
-    known = np.flatnonzero((allocations.born >= 0) & (allocations.stack != NO_STACK))
-    known = known[allocations.born[known] <= begin]
-    known = known[stacks.through(_flags(scene, _outermost(scene)), allocations.stack[known])]
-    known = known[np.argsort(allocations.born[known])]
-    is_in_call = stacks.through(_flags(scene, frame), allocations.stack[known])
+    earlier_rows = np.flatnonzero((allocations.born >= 0) & (allocations.stack != NO_STACK))
+    earlier_rows = earlier_rows[allocations.born[earlier_rows] <= begin]
+    earlier_rows = earlier_rows[
+        stacks.through(_flags(scene, _outermost(scene)), allocations.stack[earlier_rows])
+    ]
+    earlier_rows = earlier_rows[np.argsort(allocations.born[earlier_rows])]
+    is_in_call = stacks.through(_flags(scene, frame), allocations.stack[earlier_rows])
     call = np.cumsum(np.diff(is_in_call.astype(np.int8), prepend=1) > 0)
-    is_alike = is_in_call & np.isin(allocations.stack[known], np.unique(allocations.stack[rows]))
+    is_alike = is_in_call & np.isin(
+        allocations.stack[earlier_rows], np.unique(allocations.stack[rows])
+    )
     return int(np.bincount(call[is_alike & (call > 0)], minlength=1).max())
 
 

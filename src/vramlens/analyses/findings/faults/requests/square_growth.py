@@ -63,7 +63,7 @@ def _is_usually(growth: Collection[float], times: float) -> bool:
     that is how much larger the inputs are.
     """
     alike, as_square = (
-        sum(abs(other / of - 1) <= _NEAR for other in growth) for of in (times, times**2)
+        sum(abs(other / factor - 1) <= _NEAR for other in growth) for factor in (times, times**2)
     )
     return alike >= _FEWEST_ALIKE and alike > as_square
 
@@ -93,8 +93,10 @@ def _growth_by_stack(scene: Scene) -> dict[int, float]:
     sizes = np.append(allocations.requested_bytes[is_known], scene.ending_request.size_bytes)
     born = np.append(allocations.born[is_known], scene.advice_event)
     largest = [np.zeros(int(stacks.max()) + 1, np.int64) for _ in ("before", "now")]
-    for is_in_step, most in zip((born < starts[-1], born >= starts[-1]), largest, strict=True):
-        np.maximum.at(most, stacks[is_in_step], sizes[is_in_step])
+    for is_in_step, sizes_of_stack in zip(
+        (born < starts[-1], born >= starts[-1]), largest, strict=True
+    ):
+        np.maximum.at(sizes_of_stack, stacks[is_in_step], sizes[is_in_step])
     before, now = largest
     both = np.flatnonzero((before > 0) & (now > 0))
     return dict(zip(both.tolist(), (now[both] / before[both]).tolist(), strict=True))
