@@ -42,8 +42,8 @@ def nested_wrapper(scene: Scene) -> Iterator[Finding]:
         bytes=saved_bytes,
         place=place,
         evidence=(
-            f"it made {format_size(int(sizes[outer]))}, and of these"
-            f" {format_size(int(sizes[inner]))}",
+            f"its outer call put together {format_size(int(sizes[outer]))}, and its inner one"
+            f" {format_size(int(sizes[inner]))} of that",
         ),
         fix="wrap the model once: where both add the same augmentations, the inner ones repeat the"
         " outer ones (look for a default argument, or a function that wraps what it makes):"

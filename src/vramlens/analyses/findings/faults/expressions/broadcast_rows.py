@@ -170,8 +170,8 @@ def _finding(
             "where row by row was meant, the result is wrong as well, and that of smaller batches"
             " was",
         ),
-        fix="if the two are meant row by row, give both one shape: squeeze(-1) the column, or"
-        f" unsqueeze(-1) the other ({format_size(one_shape_bytes)} then); if all pairs are wanted,"
+        fix="if the two are meant row by row, give both one shape: squeeze(-1) the column where it"
+        f" is made, or unsqueeze(-1) the other ({format_size(one_shape_bytes)} then); if all pairs are wanted,"
         " compute them in blocks of rows",
     )
 

@@ -405,7 +405,8 @@ _USES = (
     of_call(
         r"\bbincount\(",
         "counts every number up to the largest that it is given",
-        "count those that occur alone: numbers, counts = torch.unique(x, return_counts=True)",
+        "count only the numbers that occur: numbers, counts = torch.unique(x, return_counts=True)"
+        " gives both, without zeros to leave out",
         if_larger=FAR_LARGER,
     ),
     of_call(
