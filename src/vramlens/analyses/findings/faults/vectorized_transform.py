@@ -11,8 +11,10 @@ from numpy.typing import NDArray
 
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.scene import Scene, after_failure
+from vramlens.ground.place import Place
 from vramlens.ground.verdict import Verdict
 from vramlens.trace import NO_STACK, Frame
+from vramlens.trace.stacks import user_frame_of
 from vramlens.units import format_size
 
 _CHUNK = (
@@ -73,7 +75,7 @@ def vectorized_transform(scene: Scene) -> Iterator[Finding]:
         title=f"{transform.name} computes all at once: {format_size(size_bytes)}, with the request"
         " that failed",
         bytes=size_bytes,
-        place=scene.view.place_of_block(newest),
+        place=_called_at(stacks.of(stack), transform) or scene.view.place_of_block(newest),
         evidence=("memory ran out inside of it",),
         fix=transform.fix,
     )
@@ -105,6 +107,17 @@ def _outermost(frames: Sequence[Frame]) -> _Transform | None:
         if _JACOBIAN.search(text):
             return _jacobian_by(texts)
     return None
+
+
+def _called_at(frames: Sequence[Frame], transform: _Transform) -> Place | None:
+    """The line of the program that calls a transform, whose frames are in a stack; None without one."""
+    own_frames = [
+        number
+        for number, frame in enumerate(frames)
+        if transform.own.search(f"{frame.file}:{frame.function}")
+    ]
+    caller = user_frame_of(frames[own_frames[-1] + 1 :]) if own_frames else None
+    return None if caller is None else caller.place
 
 
 def _vmap_over(texts: Sequence[str]) -> _Transform:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.findings.faults.requests.current_call import begin_of_call, frame_ids
-from vramlens.analyses.scene import Scene, after_failure
+from vramlens.analyses.scene import LINES_ABOVE, LINES_BELOW, Scene, after_failure
 from vramlens.ground.place import Place
 from vramlens.ground.verdict import Verdict
 from vramlens.trace import NO_STACK, Frame
@@ -36,12 +36,14 @@ class _Loop:
     Attributes:
         function: whose call it is.
         rows: the entries.
+        end: the line that ends it.
         turns: of this call.
         earlier_turns: the most of an earlier call.
     """
 
     function: str
     rows: NDArray[np.int64]
+    end: Place
     turns: int
     earlier_turns: int
 
@@ -60,7 +62,7 @@ def lists_of_loop(scene: Scene) -> Iterator[Finding]:
         f" fills hold {scene.part_of_heap(size_bytes)}, some for each of {loop.turns} turns of its"
         " loop",
         bytes=size_bytes,
-        place=scene.view.place_of_block(int(loop.rows[-1])),
+        place=loop.end,
         evidence=(f"no call before had more than {loop.earlier_turns} turns",),
         fix="look at what ends the loop: a bound on an error must be relative to what the error is"
         " of (residual < tolerance * b.norm()), or rounding alone keeps it above; or keep the last"
@@ -76,7 +78,8 @@ def _loops(scene: Scene) -> Iterator[_Loop]:
     frames = scene.trace.stacks.of(scene.ending_request.stack) if entries else []
     for inner, outer in pairwise(frames):
         rows = entries.pop((inner.file, inner.function), None)
-        if rows is None or not _ends_by_error(scene, inner.place):
+        end = None if rows is None else _end_by_error(scene, inner.place)
+        if rows is None or end is None:
             continue
         begin = begin_of_call(scene, outer)
         loop_rows = rows[scene.device.allocations.born[rows] > begin]
@@ -86,7 +89,7 @@ def _loops(scene: Scene) -> Iterator[_Loop]:
             continue
         earlier = _most_in_earlier_call(scene, loop_rows, outer, begin) * turns // len(loop_rows)
         if turns > earlier > 0:
-            yield _Loop(inner.function, loop_rows, turns, earlier)
+            yield _Loop(inner.function, loop_rows, end, turns, earlier)
 
 
 def _entries_by_function(scene: Scene) -> dict[tuple[str, str], NDArray[np.int64]]:
@@ -106,10 +109,11 @@ def _number(scene: Scene, row: int) -> str:
     return "" if entry is None else entry["number"]
 
 
-def _ends_by_error(scene: Scene, place: Place) -> bool:
-    """Whether a line around one ends a loop once an error is small."""
-    lines = (*scene.source_above(place), scene.source_of(place), *scene.source_below(place))
-    return any(map(_CONVERGES.search, lines))
+def _end_by_error(scene: Scene, place: Place) -> Place | None:
+    """The line around one that ends a loop once an error is small; None without one."""
+    offsets = range(-LINES_ABOVE, LINES_BELOW + 1)
+    lines = (Place(place.file, place.line + offset, place.function) for offset in offsets)
+    return next((line for line in lines if _CONVERGES.search(scene.source_of(line))), None)
 
 
 def _most_in_earlier_call(scene: Scene, rows: NDArray[np.int64], frame: Frame, begin: int) -> int:
