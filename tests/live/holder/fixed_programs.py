@@ -502,6 +502,23 @@ def main(tick):
         ),
     ),
     Case(
+        "a defaultdict that reads fill",
+        """
+class Profiles:
+    def __init__(self):
+        self.by_user = defaultdict(batch)
+    def taste(self, user):
+        return self.by_user[user]
+def main(tick):
+    profiles = Profiles()
+    for visitor in range(STEPS):
+        profiles.taste(f"visitor {visitor}")
+        tick()
+""",
+        "reading a missing key adds it: .get(key) does not",
+        (("return self.by_user[user]", "return self.by_user.get(user)"),),
+    ),
+    Case(
         "contexts in one stack",
         """
 @contextlib.contextmanager

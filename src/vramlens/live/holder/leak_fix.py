@@ -271,6 +271,8 @@ def _container_fix(owner: LeakOwner, facts: Kept, moved: str) -> str:
         if _must_stay_a_list(owner)
         else _BOUNDS.get(facts.container)
     )
+    if owner.kind == "defaultdict":
+        bound = f"{bound}; reading a missing key adds it: .get(key) does not"
     if bound is None:
         row = "cycle" if _leads_up(owner) else "container"
         return fix_of_class(row, owner.name) + moved
