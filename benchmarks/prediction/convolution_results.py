@@ -10,14 +10,12 @@ bytes for the result and for the input's gradient. Some minutes on an H200.
 
 from __future__ import annotations
 
-import json
 import random
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
-from weight_gradients import CHANNELS, MOST_BYTES, MOST_PRODUCTS, RATIOS, STEM_CHANNELS, STEMS
+from convolution_shapes import CHANNELS, beside, channels_of, drawn, is_small, write_rows
 
 IMAGES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 256)
 SIDES = (
@@ -54,12 +52,7 @@ SHARE_OF_LAST, SHARE_OF_SQUARES = 0.4, 0.6
 
 def shapes() -> Iterator[tuple[Any, ...]]:
     """Type, whether channels lie last, images, channels of image and result, height, width, kernel, stride."""
-    for dtype in (torch.float32, torch.bfloat16):
-        for is_last in (False, True):
-            draws = random.Random(f"results {dtype} {is_last}")
-            for (kernel, stride), count in KERNELS.items():
-                for _ in range(int(count * (SHARE_OF_LAST if is_last else 1))):
-                    yield dtype, is_last, *_drawn(draws, dtype, kernel, stride), kernel, stride
+    return drawn("results ", KERNELS, SHARE_OF_LAST, _drawn)
 
 
 def _drawn(draws: random.Random, dtype: torch.dtype, kernel: int, stride: int) -> tuple[int, ...]:
@@ -67,14 +60,8 @@ def _drawn(draws: random.Random, dtype: torch.dtype, kernel: int, stride: int) -
     while True:
         images, height, base = draws.choice(IMAGES), draws.choice(SIDES), draws.choice(CHANNELS)
         width = height if draws.random() < SHARE_OF_SQUARES else draws.choice(SIDES)
-        one, other = draws.choice(RATIOS)
-        inputs, outputs = base * one, base * other
-        if kernel != 1 and draws.random() < (0.5 if kernel == 7 else 0.06):
-            inputs, outputs = draws.choice(STEMS), draws.choice(STEM_CHANNELS)
-        points = images * (height // stride) * (width // stride)
-        size_bytes = images * height * width * (inputs + outputs) * dtype.itemsize
-        is_small = size_bytes < MOST_BYTES and points * inputs * outputs * kernel**2 < MOST_PRODUCTS
-        if is_small and min(height, width) >= kernel and max(inputs, outputs) <= 2048:
+        inputs, outputs = channels_of(draws, base, kernel)
+        if is_small(dtype, images, (inputs, outputs), (height, width), kernel, stride):
             return images, inputs, outputs, height, width
 
 
@@ -86,37 +73,12 @@ def workspaces(shape: tuple[Any, ...]) -> tuple[int, int]:
     x = torch.empty(images, inputs, height, width, **place)
     weight = torch.empty(outputs, inputs, kernel, kernel, **place)
     options = [stride] * 2, [kernel // 2] * 2, [1] * 2, False, [0] * 2, 1
-    result, of_result = _beside(lambda: torch.ops.aten.convolution(x, weight, None, *options))
+    result, of_result = beside(lambda: torch.ops.aten.convolution(x, weight, None, *options))
     mask = [True, False, False]
     back = torch.ops.aten.convolution_backward
-    _, of_input = _beside(lambda: back(result, x, weight, None, *options, mask)[0])
+    _, of_input = beside(lambda: back(result, x, weight, None, *options, mask)[0])
     return of_result, of_input
 
 
-def _beside(run: Callable[[], torch.Tensor]) -> tuple[torch.Tensor, int]:
-    """What a call gives, and the bytes that it asks for beside."""
-    torch.cuda.reset_peak_memory_stats()
-    before = torch.cuda.memory_stats()["requested_bytes.all.current"]
-    result = run()
-    most = torch.cuda.memory_stats()["requested_bytes.all.peak"]
-    return result, int(most - before - result.nbytes)
-
-
-def main() -> None:
-    part, parts = map(int, sys.argv[2:4]) if len(sys.argv) > 2 else (0, 1)
-    rows = []
-    for number, shape in enumerate(shapes()):
-        if number % parts == part:
-            rows.append([str(shape[0]), *shape[1:], *workspaces(shape)])
-    answer = {
-        "torch": torch.__version__,
-        "device": torch.cuda.get_device_name(),
-        "cudnn": torch.backends.cudnn.version(),
-        "rows": rows,
-    }
-    with open(sys.argv[1], "w") as file:
-        json.dump(answer, file)
-
-
 if __name__ == "__main__":
-    main()
+    write_rows(shapes(), workspaces)

@@ -194,15 +194,21 @@ class Scene:
 
     def source_above(self, place: Place) -> Iterator[str]:
         """Yields the text of the lines before the one that request failed at, the nearest first."""
-        return self._source_beside(place, range(-1, -LINES_ABOVE - 1, -1))
+        return map(self.source_of, self.lines_above(place))
 
     def source_below(self, place: Place) -> Iterator[str]:
         """Yields the text of the lines after it, the nearest first."""
-        return self._source_beside(place, range(1, LINES_BELOW + 1))
+        return map(self.source_of, self.lines_below(place))
 
-    def _source_beside(self, place: Place, offsets: range) -> Iterator[str]:
-        for offset in offsets:
-            yield self.source_of(Place(place.file, place.line + offset, place.function))
+    def lines_above(self, place: Place) -> Iterator[Place]:
+        """Yields the lines before the one that request failed at, of which the text may be known, the nearest
+        first.
+        """
+        return _beside(place, range(-1, -LINES_ABOVE - 1, -1))
+
+    def lines_below(self, place: Place) -> Iterator[Place]:
+        """Yields those after it."""
+        return _beside(place, range(1, LINES_BELOW + 1))
 
     def is_in_source(self, pattern: re.Pattern[str]) -> bool:
         """Whether any of those lines, or of the lines that led to that request, fits a pattern."""
@@ -242,7 +248,7 @@ class Scene:
     def rows_of_ended_steps(self) -> NDArray[np.int64]:
         """Those of them that were made in steps that have ended; none where a pattern alone tells steps."""
         steps, rows = self.view.steps, self.advice_rows
-        starts = steps.starts[steps.starts <= self.advice_event]
+        starts = steps.starts_until(self.advice_event)
         if steps.source == PATTERN or not len(starts):
             return rows[:0]
         is_of_step = self.view.step[rows] >= 0
@@ -357,6 +363,11 @@ class Scene:
     @cached_property
     def _leaks(self) -> dict[int | None, tuple[RecordedLeak, ...]]:
         return {}
+
+
+def _beside(place: Place, offsets: range) -> Iterator[Place]:
+    for offset in offsets:
+        yield Place(place.file, place.line + offset, place.function)
 
 
 def device_named(trace: Trace, device: int) -> DeviceTrace:

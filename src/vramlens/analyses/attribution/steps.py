@@ -54,6 +54,10 @@ class Steps:
     def __len__(self) -> int:
         return len(self.starts)
 
+    def starts_until(self, event: int) -> NDArray[np.int64]:
+        """The events that the steps begin with which have begun when an event comes, itself one of them."""
+        return self.starts[self.starts <= event]
+
     def of(self, events: NDArray[np.int64]) -> NDArray[np.int64]:
         """The step of each event: BEFORE for those before the recording, the last step for those
         after it.

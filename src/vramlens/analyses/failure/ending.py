@@ -35,7 +35,7 @@ def went_on(view: Attribution, request: OutOfMemory) -> bool:
         return True
     if optimizer_stacks(trace.stacks)[stacks[stacks != NO_STACK]].any():
         return True
-    earlier = view.steps.starts[view.steps.starts <= request.event]
+    earlier = view.steps.starts_until(request.event)
     if len(earlier) > 1:
         usual = float(np.median(np.diff(np.searchsorted(births, earlier))))
         return len(after) >= _PART_OF_A_STEP * usual

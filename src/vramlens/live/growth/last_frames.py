@@ -163,7 +163,7 @@ def _lets_go_before_its_end(code: types.CodeType, line: int) -> bool:
 
 
 def _runs_last_statement(frame: types.FrameType) -> bool:
-    return _is_in_last_statement(frame.f_code, frame.f_lineno or 0)
+    return _is_in_last_statement(*_place_of(frame))
 
 
 @lru_cache(maxsize=1024)

@@ -271,9 +271,8 @@ def _container_fix(owner: LeakOwner, facts: Kept, moved: str) -> str:
         if _must_stay_a_list(owner)
         else _BOUNDS.get(facts.container)
     )
-    if (
-        owner.kind == "defaultdict" and "defaultdict(" in owner.source
-    ):  # no statement stores into it
+    is_filled_by_reads = owner.kind == "defaultdict" and "defaultdict(" in owner.source
+    if is_filled_by_reads:
         bound = f"{bound}; reading a missing key adds it: .get(key) does not"
     if bound is None:
         row = "cycle" if _leads_up(owner) else "container"

@@ -267,5 +267,5 @@ def rows_of_step(view: Attribution, event: int) -> NDArray[np.int64]:
 
 def step_start(view: Attribution, event: int) -> int:
     """The event with which the step of an event begins; 0 where what repeats may be less than one."""
-    starts = view.steps.starts[view.steps.starts <= event]
+    starts = view.steps.starts_until(event)
     return int(starts[-1]) if len(starts) and view.steps.source != PATTERN else 0

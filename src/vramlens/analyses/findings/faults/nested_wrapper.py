@@ -23,7 +23,9 @@ _LEAST_SHARE = 0.3
 def nested_wrapper(scene: Scene) -> Iterator[Finding]:
     """What the failed pass made of copies of copies, if one line made both in calls that lie in each other."""
     place = _line_inside_itself(scene)
-    outer, inner = (-1, -1) if place is None else _copies(scene, place)
+    if place is None:
+        return
+    outer, inner = _copies(scene, place)
     if inner < 0:
         return
     allocations = scene.device.allocations
@@ -37,7 +39,7 @@ def nested_wrapper(scene: Scene) -> Iterator[Finding]:
     yield Finding(
         id="nested_wrapper",
         verdict=Verdict.LIKELY,
-        title=f"{'' if place is None else place.function}() runs inside of itself, and puts {times}"
+        title=f"{place.function}() runs inside of itself, and puts {times}"
         f" of each input together both times: {times * times} in all",
         bytes=saved_bytes,
         place=place,

@@ -22,7 +22,7 @@ _CHUNK = (
 )
 _OF_EACH_SAMPLE = (
     "where only each sample's own outputs by its own inputs are wanted, use"
-    " torch.func.vmap(torch.func.jacrev(f)) over the samples"
+    " torch.func.vmap(torch.func.{jacobian}(f)) over the samples"
 )
 _OF_FEW_INPUTS = (
     "where f has fewer inputs than outputs, torch.func.jacfwd(f), with a pass for each input"
@@ -48,7 +48,7 @@ class _Transform:
 _AUTOGRADS = _Transform(
     re.compile(r"torch[/\\]autograd[/\\]functional\.py:(?:jacobian|hessian)$"),
     "torch.autograd.functional's Jacobian",
-    f"{_OF_EACH_SAMPLE}; else torch.func.jacrev(f, chunk_size=N), {_CHUNK}",
+    f"{_OF_EACH_SAMPLE.format(jacobian='jacrev')}; else torch.func.jacrev(f, chunk_size=N), {_CHUNK}",
 )
 _VMAP = re.compile(r"torch[/\\]_functorch[/\\]vmap\.py:(?:vmap_impl|_flat_vmap|_chunked_vmap)$")
 _JACOBIAN = re.compile(r"torch[/\\]_functorch[/\\]eager_transforms\.py:wrapper_fn$")
@@ -147,13 +147,13 @@ def _jacobian_by(texts: Sequence[str]) -> _Transform:
         return _Transform(
             _JACOBIAN,
             "torch.func.jacfwd",
-            f"{_OF_EACH_SAMPLE.replace('jacrev', 'jacfwd')}; else torch.func.jacrev(f, chunk_size=N),"
+            f"{_OF_EACH_SAMPLE.format(jacobian='jacfwd')}; else torch.func.jacrev(f, chunk_size=N),"
             f" {_CHUNK}",
         )
     return _Transform(
         _JACOBIAN,
         "torch.func.jacrev",
-        f"{_OF_EACH_SAMPLE}; {_OF_FEW_INPUTS}; else pass chunk_size=N to jacrev, {_CHUNK}",
+        f"{_OF_EACH_SAMPLE.format(jacobian='jacrev')}; {_OF_FEW_INPUTS}; else pass chunk_size=N to jacrev, {_CHUNK}",
     )
 
 

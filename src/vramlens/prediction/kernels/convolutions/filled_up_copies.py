@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from vramlens.prediction.kernels.convolutions.weight_sizes import filled_up
 from vramlens.prediction.kernels.image_layout import bytes_of, is_half
 
 HEADER_BYTES, KERNEL_BYTES = 16, 400
@@ -89,7 +90,7 @@ def bytes_of_odd_copies(tensor: Any, weight: Any, output: Any) -> int:
 def _share(tensor: Any) -> tuple[int, int]:
     """The channels of a copy, and those of the tensor."""
     channels, multiple = int(tensor.shape[1]), multiple_of(tensor)
-    return -(-channels // multiple) * multiple, max(1, channels)
+    return filled_up(channels, multiple), max(1, channels)
 
 
 def _scaled(size: int, *shares: tuple[int, int]) -> int:

@@ -41,6 +41,7 @@ _DIFFERENCE = re.compile(
 _TURNED = re.compile(r"\.(?:T|mT|H|t\(\))(?!\w)")
 """An operand that is turned round makes pairs on purpose."""
 _MAKES_AXIS = re.compile(r"\[[^\]]*\bNone\b[^\]]*\]|\.(?:unsqueeze|view|reshape)\(|\bmeshgrid\(")
+"""In a line above: what makes a grid on purpose."""
 _MEANT_AS_PAIRS = re.compile(
     rf"{_TURNED.pattern}|\.(?:unsqueeze|view|reshape|transpose|permute|expand|repeat)\("
 )
@@ -99,28 +100,24 @@ def _row_by_row(scene: Scene) -> Iterator[tuple[str, int, Place | None, int]]:
 
 def _is_row_by_row(scene: Scene, expression: str, place: Place | None) -> bool:
     """Whether an expression is mostly meant row by row; other arithmetic is where no line above makes axes."""
-    value = value_of(expression)
     if _ROW_BY_ROW.search(expression):
         return True
-    lines = () if place is None else scene.source_above(place)
-    is_arithmetic = value is not None and is_by_entry(value)
-    return is_arithmetic and not any(map(_MAKES_AXIS.search, lines))
+    value = value_of(expression)
+    if value is None or not is_by_entry(value):
+        return False
+    return place is None or not any(map(_MAKES_AXIS.search, scene.source_above(place)))
 
 
 def _first_as_large(scene: Scene) -> Iterator[tuple[str, int, Place | None, int]]:
     """Yields the arithmetic that was the first to make as much as was requested: what followed is as large for
     that.
     """
-    allocations, view, size_bytes = (
-        scene.device.allocations,
-        scene.view,
-        scene.ending_request.size_bytes,
-    )
+    allocations, size_bytes = scene.device.allocations, scene.ending_request.size_bytes
     alike = np.flatnonzero(allocations.requested_bytes == size_bytes)
     if not len(alike) or (allocations.born[alike] < 0).any():
         return  # nobody knows what made the first
     first = int(alike[np.argmin(allocations.born[alike])])
-    place = view.place_of_block(first)
+    place = scene.view.place_of_block(first)
     born = int(allocations.born[first])
     value = value_of(scene.source_of(place))
     text = "" if value is None else ast.unparse(value)

@@ -85,7 +85,7 @@ def _left_by_step(scene: Scene) -> Iterator[Finding]:
     """
     view, allocations = scene.view, scene.device.allocations
     ends = view.phases.ends_before(scene.advice_event)
-    starts = view.steps.starts[view.steps.starts <= scene.advice_event]
+    starts = view.steps.starts_until(scene.advice_event)
     if view.steps.source == PATTERN or len(starts) < 2 or not (ends < starts[-1]).any():
         return
     rows = scene.advice_rows

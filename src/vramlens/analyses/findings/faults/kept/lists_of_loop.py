@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vramlens.analyses.finding import Finding
-from vramlens.analyses.findings.faults.requests.current_call import begin_of_call, frame_ids
-from vramlens.analyses.scene import LINES_ABOVE, LINES_BELOW, Scene, after_failure
+from vramlens.analyses.findings.faults.requests.current_call import begin_of_call, flags_of_frame
+from vramlens.analyses.scene import Scene, after_failure
 from vramlens.ground.place import Place
 from vramlens.ground.verdict import Verdict
 from vramlens.trace import NO_STACK, Frame
@@ -111,8 +111,8 @@ def _number(scene: Scene, row: int) -> str:
 
 def _end_by_error(scene: Scene, place: Place) -> Place | None:
     """The line around one that ends a loop once an error is small; None without one."""
-    offsets = range(-LINES_ABOVE, LINES_BELOW + 1)
-    lines = (Place(place.file, place.line + offset, place.function) for offset in offsets)
+    above = reversed(list(scene.lines_above(place)))
+    lines = (*above, place, *scene.lines_below(place))
     return next((line for line in lines if _CONVERGES.search(scene.source_of(line))), None)
 
 
@@ -121,26 +121,15 @@ def _most_in_earlier_call(scene: Scene, rows: NDArray[np.int64], frame: Frame, b
     cut short by the recording's begin; other threads go on meanwhile.
     """
     allocations, stacks = scene.device.allocations, scene.trace.stacks
+    outermost = stacks.of(scene.ending_request.stack)[-1]
     earlier_rows = np.flatnonzero((allocations.born >= 0) & (allocations.stack != NO_STACK))
     earlier_rows = earlier_rows[allocations.born[earlier_rows] <= begin]
-    earlier_rows = earlier_rows[
-        stacks.through(_flags(scene, _outermost(scene)), allocations.stack[earlier_rows])
-    ]
+    is_of_thread = stacks.through(flags_of_frame(scene, outermost), allocations.stack[earlier_rows])
+    earlier_rows = earlier_rows[is_of_thread]
     earlier_rows = earlier_rows[np.argsort(allocations.born[earlier_rows])]
-    is_in_call = stacks.through(_flags(scene, frame), allocations.stack[earlier_rows])
+    is_in_call = stacks.through(flags_of_frame(scene, frame), allocations.stack[earlier_rows])
     call = np.cumsum(np.diff(is_in_call.astype(np.int8), prepend=1) > 0)
     is_alike = is_in_call & np.isin(
         allocations.stack[earlier_rows], np.unique(allocations.stack[rows])
     )
     return int(np.bincount(call[is_alike & (call > 0)], minlength=1).max())
-
-
-def _outermost(scene: Scene) -> Frame:
-    return scene.trace.stacks.of(scene.ending_request.stack)[-1]
-
-
-def _flags(scene: Scene, frame: Frame) -> NDArray[np.bool_]:
-    """One flag a frame id: whether it is that frame of the failed request."""
-    flags = np.zeros(len(scene.trace.stacks.user_frames), np.bool_)
-    flags[frame_ids(scene, frame)] = True
-    return flags

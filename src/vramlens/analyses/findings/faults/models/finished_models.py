@@ -33,8 +33,7 @@ class _Model:
         name: of its outermost module.
         sizes: of its parameters, in order.
         parts: the names of its parameters without its own.
-        first_row: of its parameters, the one that was made first.
-        place: the line that made it.
+        place: the line that made the first of its parameters.
         is_built_there: whether that line makes such objects, and does not only move them.
         built_from, built_until: the events at which the first and the last of them were made.
         last_run: the event of the last request inside of it; -1 where it never ran.
@@ -47,7 +46,6 @@ class _Model:
     name: str
     sizes: tuple[int, ...]
     parts: frozenset[str]
-    first_row: int
     place: Place | None
     is_built_there: bool
     built_from: int
@@ -160,13 +158,13 @@ def _models(scene: Scene) -> Iterator[_Model]:
         runs = allocations.born[marked[roots[marked] == root]]
         keepers = _keepers_of_all(map(view.names.kept_by, own.tolist()))
         call = next((keeper for keeper in keepers if keeper.startswith(IN_CALL)), "")
+        place = view.place_of_block(int(own[0]))
         yield _Model(
             name=view.names.name(int(own[0])).partition(".")[0],
             sizes=tuple(sorted(allocations.requested_bytes[own].tolist())),
             parts=frozenset(view.names.name(row).partition(".")[2] for row in own.tolist()),
-            first_row=int(own[0]),
-            place=view.place_of_block(int(own[0])),
-            is_built_there=_builds(scene, view.place_of_block(int(own[0]))),
+            place=place,
+            is_built_there=_builds(scene, place),
             built_from=int(allocations.born[own].min()),
             built_until=int(allocations.born[own].max()),
             last_run=int(runs.max(initial=-1)),

@@ -17,15 +17,15 @@ def begin_of_call(scene: Scene, frame: Frame) -> int:
         frame: of the failed request's stack.
     """
     allocations, stacks = scene.device.allocations, scene.trace.stacks
-    is_same = np.zeros(len(stacks.user_frames), np.bool_)
-    is_same[np.unique(frame_ids(scene, frame))] = True
     is_before = (allocations.born < scene.advice_event) & (allocations.stack != NO_STACK)
-    is_outside = is_before & ~stacks.through(is_same, allocations.stack)
+    is_outside = is_before & ~stacks.through(flags_of_frame(scene, frame), allocations.stack)
     return int(allocations.born[is_outside].max(initial=-1))
 
 
-def frame_ids(scene: Scene, frame: Frame) -> NDArray[np.int64]:
-    """The ids of a frame that the failed request was made in."""
+def flags_of_frame(scene: Scene, frame: Frame) -> NDArray[np.bool_]:
+    """One flag a frame id: whether it is that frame of the failed request."""
     stacks, stack = scene.trace.stacks, scene.ending_request.stack
     ids = stacks.frames[stacks.starts[stack] : stacks.starts[stack + 1]]
-    return np.array([number for number in ids.tolist() if stacks.frame(number) == frame], np.int64)
+    flags = np.zeros(len(stacks.user_frames), np.bool_)
+    flags[[number for number in ids.tolist() if stacks.frame(number) == frame]] = True
+    return flags

@@ -84,8 +84,8 @@ def _growth_by_stack(scene: Scene) -> dict[int, float]:
     """How many times as large as any before the largest request of each stack is in this step; the one that
     failed is among them.
     """
-    allocations, steps = scene.device.allocations, scene.view.steps.starts
-    starts = steps[steps <= scene.advice_event]
+    allocations = scene.device.allocations
+    starts = scene.view.steps.starts_until(scene.advice_event)
     if len(starts) < 2:
         return {}
     is_known = (allocations.born >= 0) & (allocations.stack != NO_STACK)
