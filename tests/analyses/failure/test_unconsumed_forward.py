@@ -99,3 +99,28 @@ def test_results_that_are_made_before_there_is_an_optimizer(
     if finding is not None:
         assert finding.title.startswith(f"{calls} forward passes keep")
         assert "has no optimizer" in finding.title
+
+
+@pytest.mark.parametrize(("line_of_generator", "is_read_later"), [(29, True), (30, False)])
+def test_calls_that_run_where_a_generator_is_read(
+    tmp_path: Path, line_of_generator: int, *, is_read_later: bool
+) -> None:
+    """After the block that was to hold for them: what to do says so."""
+    file = "/home/user/select.py"
+    outer = ((file, line_of_generator, "<genexpr>"), (file, 30, "score"), (file, 40, "main"))
+    call = (f"{TORCH}/nn/modules/module.py", 1700, "_call_impl")
+    run = MadeRun(
+        {
+            "weights": ((file, 3, "load"),),
+            "first": ((file, 10, "forward"), call, *outer),
+            "second": ((file, 11, "forward"), call, *outer),
+        }
+    )
+    run.asks("weights", 10, name="Net.weight", kind="parameter")
+    for _ in range(5):
+        run.asks("first", 3, module="Net")
+        for _ in range(8):
+            run.asks("second", 3, module="Net")
+    finding = finding_of(run.fails("first", 3, tmp_path), "unconsumed_forward")
+    assert finding is not None
+    assert ("move /home/user/select.py:30 in score into" in (finding.fix or "")) == is_read_later

@@ -8,7 +8,9 @@ program has no optimizer that such a step could be for.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +29,7 @@ from vramlens.analyses.extent import Extent
 from vramlens.analyses.failure.failed_request import Failure
 from vramlens.analyses.finding import Finding
 from vramlens.ground.verdict import Verdict
-from vramlens.trace import TensorKind
+from vramlens.trace import Frame, TensorKind
 from vramlens.units import format_size
 
 _FEWEST_PASSES, _FEWEST_WITHOUT_OPTIMIZER = 3, 5
@@ -111,11 +113,30 @@ def unconsumed_forward(view: Attribution, failure: Failure) -> list[Finding]:
             bytes=kept_bytes,
             place=view.place_of_stack(failure.request.stack),
             evidence=("autograd keeps activations in train mode and in eval mode",),
-            fix="if no backward() will run (sampling, inference), wrap these calls in "
-            f"torch.no_grad() to save up to {format_size(kept_bytes)}",
+            fix=_fix(view.trace.stacks.of(failure.request.stack), format_size(kept_bytes)),
             extent=Extent(event, kept_rows),
         )
     ]
+
+
+def _fix(frames: Sequence[Frame], saved: str) -> str:
+    """What to do; calls of a generator expression run where a line reads it, perhaps after the block that was to
+    cover them.
+
+    Args:
+        frames: of the request that failed, the innermost first.
+    """
+    for frame, reader in pairwise(frames):
+        if frame.function == "<genexpr>" and reader.line != frame.line:
+            return (
+                f"if no backward() will run (sampling, inference), move {reader.place} into torch.no_grad() to"
+                f" save up to {saved}: it reads the generator of line {frame.line}, whose calls run there;"
+                " torch.no_grad() around the line that makes a generator does not cover them"
+            )
+    return (
+        "if no backward() will run (sampling, inference), wrap these calls in torch.no_grad() to save"
+        f" up to {saved}"
+    )
 
 
 def _without_optimizer(

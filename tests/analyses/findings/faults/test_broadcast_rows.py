@@ -55,6 +55,33 @@ def test_all_pairs_of_a_column_and_a_vector(
 
 
 @pytest.mark.parametrize(
+    ("expression", "first", "second", "mib", "is_told"),
+    [
+        ("F.cosine_similarity(pred, goal, dim=-1)", "[512, 1, 64]", "[512, 64]", 64, True),
+        ("F.mse_loss(pred, mask)", "[64, 1, 64, 64]", "[64, 64, 64]", 64, True),
+        ("pred - goal", "[512, 1, 64]", "[512, 64]", 64, True),
+        ("pred - goal", "[512, 1, 64]", "[512, 1, 64]", 64, False),
+        ("pred - goal", "[512, 1, 64]", "[512, 64]", 32, False),
+        ("pred - goal", "[8, 1, 64]", "[8, 64]", 16 / 1024, False),
+        ("pred[:, None] - goal", "[512, 1, 64]", "[512, 64]", 64, False),
+        ("F.scaled_dot_product_attention(q, k, v)", "[512, 1, 64]", "[512, 64]", 64, False),
+    ],
+)
+def test_all_pairs_of_rows(
+    tmp_path: Path, expression: str, first: str, second: str, mib: float, *, is_told: bool
+) -> None:
+    """A prediction with an axis of its own, or a mask without the axis of channels."""
+    run = MadeRun(FRAMES)
+    for shape in (first, second):
+        run.asks("state", 1, name=f"float32{shape} tensor")
+    answer = run.fails("all", mib, tmp_path, expression=expression)
+    finding = finding_of(answer, "broadcast_rows")
+    assert (finding is not None) == is_told
+    if finding is not None:
+        assert f"squeeze(1) the {first} tensor where it is made" in (finding.fix or "")
+
+
+@pytest.mark.parametrize(
     ("expression", "shapes", "is_told"),
     [
         ("pred - self.target", ("float32[2048, 1]", "float32[2048]"), True),

@@ -1,4 +1,4 @@
-"""A column and a row of as many numbers that meet in one operation: broadcasting makes all pairs of them."""
+"""[N, 1] and [N], or [N, 1, ...] and [N, ...], that meet in one operation: broadcasting makes all pairs of them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _PICKED = r"\[:,\s*(?!None\b)\w+\]"
 _OPERAND = rf"[\w.]+(?:\[[\w'\"]+\]|{_PICKED})?"
 _ROW_BY_ROW = re.compile(
     rf"^\(*{_OPERAND}\)*\s*(?:[-+*/]|[=<>!]=|[<>])\s*\(*{_OPERAND}\)*(?:\s*\*\*\s*2)?$"
-    rf"|(?:\w*[Ll]oss\w*|criterion|torch\.(?:sub|add|mul|div|where|eq))\({_OPERAND},\s*{_OPERAND}"
+    rf"|(?:\w*[Ll]oss\w*|criterion|cosine_similarity|pairwise_distance|torch\.(?:sub|add|mul|div|where|eq))\({_OPERAND},\s*{_OPERAND}"
 )
 """Arithmetic between two plain operands, and losses: what is mostly meant row by row. A kernel, a product and an
 axis that is added make pairs because they want them.
@@ -51,18 +51,20 @@ _ITEMS, _OTHER_ITEMS = (1, 2, 4, 8), (1, 2, 8)
 """Bytes of a number, in its different types."""
 _BOTH = 2
 """Tensors that meet: one with an axis added is the same tensor twice."""
-_FEWEST_ROWS = 1024
-"""Fewer make pairs that are as large as many other things."""
+_FEWEST_ROWS, _FEWEST_LONG_ROWS = 1024, 16
+"""Fewer make pairs that are as large as many other things: of numbers, and of rows of numbers, which must fit in
+each of their sizes.
+"""
 
 
 @after_failure
 def broadcast_rows(scene: Scene) -> Iterator[Finding]:
     """The failed request, or what a line made before, if it is as large as all pairs of a column's and a vector's
-    numbers, in an expression that is mostly meant row by row.
+    numbers, or of the rows of such tables, in an expression that is mostly meant row by row.
     """
     shapes = set(scene.advice_shapes.values())
     for expression, size_bytes, place, made_at in _row_by_row(scene):
-        if _has_matrix(scene, math.isqrt(size_bytes // _ITEM_BYTES), made_at, _OTHER_ITEMS):
+        if _has_as_many(scene, size_bytes // _ITEM_BYTES, made_at, _OTHER_ITEMS):
             continue  # an operand has as many numbers, in another type
         column = _column(shapes, size_bytes)
         if column is not None:
@@ -148,14 +150,16 @@ def _finding(
     *,
     is_known: bool = True,
 ) -> Finding:
-    rows = column.sizes[0]
+    rows, _, *rest = column.sizes
     one_shape_bytes = size_bytes // rows
-    result = f"{rows:,} x {rows:,} numbers, {format_size(size_bytes)}"
+    all_pairs = " x ".join(f"{size:,}" for size in (rows, rows, *rest))
+    result = f"{all_pairs} numbers, {format_size(size_bytes)}"
     pairs = (
-        f"broadcasts {column} with [{rows}] to {result}"
+        f"broadcasts {column} with {[rows, *rest]} to {result}"
         if is_known
         else f"makes {result}: all pairs of a column [{rows}, 1] and a vector [{rows}]"
     )
+    axis, name = (1, f"{list(column.sizes)} tensor") if rest else (-1, "column")
     return Finding(
         id="broadcast_rows",
         verdict=Verdict.LIKELY,
@@ -167,19 +171,23 @@ def _finding(
             "where row by row was meant, the result is wrong as well, and that of smaller batches"
             " was",
         ),
-        fix="if the two are meant row by row, give both one shape: squeeze(-1) the column where it"
-        f" is made, or unsqueeze(-1) the other ({format_size(one_shape_bytes)} then); if all pairs are wanted,"
+        fix=f"if the two are meant row by row, give both one shape: squeeze({axis}) the {name} where it"
+        f" is made, or unsqueeze({axis}) the other ({format_size(one_shape_bytes)} then); if all pairs are wanted,"
         " compute them in blocks of rows",
     )
 
 
 def _column(shapes: AbstractSet[Shape], size_bytes: int) -> Shape | None:
-    """The [N, 1] tensor beside an [N] one whose pairs take so many bytes; None without."""
-    vectors = {shape.sizes[0] for shape in shapes if len(shape.sizes) == 1}
+    """The [N, 1] tensor beside an [N] one whose pairs take so many bytes, or the [N, 1, ...] beside an [N, ...]; None
+    without.
+    """
+    all_sizes = {shape.sizes for shape in shapes}
     for shape in shapes:
-        rows = shape.sizes[0] if len(shape.sizes) == 2 and shape.sizes[1] == 1 else 0
-        is_large = rows >= _FEWEST_ROWS and rows in vectors
-        if is_large and size_bytes == rows * rows * shape.item_bytes:
+        rows, *rest = shape.sizes or (0,)
+        if not rest or rest[0] != 1 or (rows, *rest[1:]) not in all_sizes:
+            continue
+        fewest = _FEWEST_LONG_ROWS if math.prod(rest) > 1 else _FEWEST_ROWS
+        if rows >= fewest and size_bytes == rows * shape.bytes:
             return shape
     return None
 
@@ -197,7 +205,7 @@ def _unnamed_column(scene: Scene, expression: str, size_bytes: int, made_at: int
         return None
     allocations, alive, names = scene.device.allocations, scene.advice_rows, scene.view.names
     sizes = allocations.requested_bytes
-    if _has_matrix(scene, rows, made_at, _ITEMS):
+    if _has_as_many(scene, rows * rows, made_at, _ITEMS):
         return None  # an operand has as many numbers, in this type or another
     of_model = names.of_kind(*(kind for kind in TensorKind if kind != TensorKind.TENSOR))
     vectors = np.setdiff1d(alive[sizes[alive] == rows * _ITEM_BYTES], of_model)
@@ -210,12 +218,10 @@ def _unnamed_column(scene: Scene, expression: str, size_bytes: int, made_at: int
     return Shape("float32", (rows, 1)) if is_there else None
 
 
-def _has_matrix(scene: Scene, rows: int, made_at: int, items: tuple[int, ...]) -> bool:
-    """Whether something was in use before an event that has a number for each pair of so many rows, of one of some
-    sizes.
-    """
+def _has_as_many(scene: Scene, count: int, made_at: int, items: tuple[int, ...]) -> bool:
+    """Whether something was in use before an event that has so many numbers, of one of some sizes."""
     allocations, alive = scene.device.allocations, scene.advice_rows
     is_older = allocations.born[alive] < made_at
     older = alive[is_older & (scene.view.categories.category[alive] != Category.WORKSPACE)]
-    sizes = [rows * rows * item for item in items]
+    sizes = [count * item for item in items]
     return bool(np.isin(allocations.requested_bytes[older], sizes).any())
