@@ -38,7 +38,7 @@ from vramlens.units import format_size
 _MOVE = re.compile(r"\.(?:cuda\(|to\((?!\s*(?:torch\.(?!device)|[\w.]*dtype\b|[\"']cpu)))")
 """A call that moves tensors to the GPU; with a type it only converts them."""
 LINES_ABOVE, LINES_BELOW = 6, 3
-"""Around the line a request failed at, whose text a recording has (capture/triggers/source_lines.py)."""
+"""Around the line a request failed at, whose text a recording has (capture/failure_facts/source_lines.py)."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,6 +3,7 @@ torch imported late.
 
 alloc_conf: the allocator's settings in the environment.
 doctor: what on this machine helps or hinders memory debugging.
+failure_facts: what a recording says of the program when a request fails.
 line_clock: which line of one frame of a function was running when.
 memory: what the driver, PyTorch and the host say of every device at this moment.
 names: the modules and the tensors that are alive, called as the program calls them.

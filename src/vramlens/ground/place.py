@@ -34,7 +34,7 @@ _PACKAGES_FOLDER = re.compile(rf"[/\\]{PACKAGES}[/\\]")
 @dataclass(frozen=True, slots=True)
 class Place:
     """A line of the user's program: the file as the recording names it, the line (from 1; 0:
-    unknown), the function.
+    unknown), the function ("": unknown).
     """
 
     file: str
@@ -42,11 +42,9 @@ class Place:
     function: str
 
     def __str__(self) -> str:
-        return (
-            f"{self.file}:{self.line} in {self.function}"
-            if self.line
-            else f"{self.file} in {self.function}"
-        )
+        line = f":{self.line}" if self.line else ""
+        function = f" in {self.function}" if self.function else ""
+        return f"{self.file}{line}{function}"
 
 
 def base_name(file: str) -> str:

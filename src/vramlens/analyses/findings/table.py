@@ -69,6 +69,7 @@ from vramlens.analyses.findings.faults.models.kept_checkpoint import kept_checkp
 from vramlens.analyses.findings.faults.models.model_of_each_thread import model_of_each_thread
 from vramlens.analyses.findings.faults.models.state_dicts import state_dicts
 from vramlens.analyses.findings.faults.models.undivided_copy import whole_copy
+from vramlens.analyses.findings.faults.models.unmatched_freeze import unmatched_freeze
 from vramlens.analyses.findings.faults.nested_wrapper import nested_wrapper
 from vramlens.analyses.findings.faults.optimizer_list import optimizer_list
 from vramlens.analyses.findings.faults.padded_columns import padded_columns
@@ -164,6 +165,7 @@ FROM_RECORDING: tuple[FindingRow[Scene], ...] = (
     ),
     # frozen_in_name: what is still to come of the step is saved, too
     _fault("frozen_in_name", frozen_in_name, takes_place_of="activations"),
+    _fault("unmatched_freeze", unmatched_freeze, takes_place_of="activations"),
     *OF_OPTIMIZERS,
     _fault("autocast_cache", autocast_cache, saves_at_most=True, grows=True),
     _fault(

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from vramlens.capture import torch_api
+from vramlens.capture.failure_facts.source_lines import source_at_failure
 from vramlens.capture.names.module_marks import ModuleMarks
 from vramlens.capture.names.module_paths import ModulePaths
 from vramlens.capture.process.undisturbed import no_collection, no_other_thread
@@ -27,7 +28,6 @@ from vramlens.capture.recording.ring_size import default_max_events
 from vramlens.capture.recording.sample_rows import SampleRows
 from vramlens.capture.recording.step_marks import StepCounter
 from vramlens.capture.torch_api import Allocator
-from vramlens.capture.triggers.source_lines import source_at_failure
 from vramlens.capture.warn import harmless, say, say_once
 from vramlens.ground.event_history import leave_out_before
 from vramlens.units import counted, format_size

@@ -11,13 +11,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from vramlens.capture.failure_facts.batch_tables import batch_numbers
+from vramlens.capture.failure_facts.failed_expression import failed_expression, failed_node
+from vramlens.capture.failure_facts.idle_checkpointing import idle_checkpointing
+from vramlens.capture.failure_facts.ignored_labels import ignored_labels
+from vramlens.capture.failure_facts.padded_batch import padded_batch
+from vramlens.capture.failure_facts.row_lengths import row_lengths
 from vramlens.capture.torch_api import Allocator
-from vramlens.capture.triggers.batch_tables import batch_numbers
-from vramlens.capture.triggers.failed_expression import failed_expression, failed_node
-from vramlens.capture.triggers.idle_checkpointing import idle_checkpointing
-from vramlens.capture.triggers.ignored_labels import ignored_labels
-from vramlens.capture.triggers.padded_batch import padded_batch
-from vramlens.capture.triggers.row_lengths import row_lengths
 from vramlens.capture.warn import harmless
 
 VerdictOf = Callable[[str, str], str]

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from vramlens.capture.failure_facts.source_lines import source_at_failure
 from vramlens.capture.triggers.ending_line import is_users
-from vramlens.capture.triggers.source_lines import source_at_failure
 from vramlens.prediction.requests.served_requests import first_refused
 
 if TYPE_CHECKING:

@@ -11,15 +11,15 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from vramlens.capture.failure_facts.batch_tables import batch_numbers
+from vramlens.capture.failure_facts.failed_expression import failed_expression, failed_node
+from vramlens.capture.failure_facts.idle_checkpointing import idle_checkpointing
+from vramlens.capture.failure_facts.ignored_labels import ignored_labels
+from vramlens.capture.failure_facts.padded_batch import padded_batch
+from vramlens.capture.failure_facts.row_lengths import row_lengths
 from vramlens.capture.names.tensor_names import named_tensors
 from vramlens.capture.process.undisturbed import no_collection
-from vramlens.capture.triggers.batch_tables import batch_numbers
-from vramlens.capture.triggers.failed_expression import failed_expression, failed_node
-from vramlens.capture.triggers.idle_checkpointing import idle_checkpointing
-from vramlens.capture.triggers.ignored_labels import ignored_labels
 from vramlens.capture.triggers.out_of_memory import RefusedRequest
-from vramlens.capture.triggers.padded_batch import padded_batch
-from vramlens.capture.triggers.row_lengths import row_lengths
 from vramlens.ground.program_errors import own_errors
 from vramlens.prediction.full_cards.predicted_heap import KnownHeap, NamedHeap
 from vramlens.prediction.requests.request_log import RequestLog

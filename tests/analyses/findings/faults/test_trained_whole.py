@@ -118,3 +118,33 @@ def test_layers_that_are_trained_whole_beside_adapters(
     if finding is not None:
         assert "whole copies of lm_head" in finding.title
         assert "leave lm_head out of modules_to_save" in (finding.fix or "")
+
+
+@pytest.mark.parametrize(
+    ("uses", "above", "text", "is_told"),
+    [
+        ("stepped", "if name.startswith(frozen):", "p.requires_grad = False", True),
+        ("stepped", "if 'encoder' in name:", "p.requires_grad_(False)", True),
+        ("stepped", "n += 1", "p.requires_grad = False", False),
+        ("stepped", "if name.startswith(frozen):", "model.requires_grad_(False).cuda()", False),
+        ("frozen", "if name.startswith(frozen):", "p.requires_grad = False", False),
+    ],
+)
+def test_a_loop_that_freezes_no_parameter(
+    tmp_path: Path, uses: str, above: str, text: str, *, is_told: bool
+) -> None:
+    """The names begin otherwise than its test asks for."""
+    run = MadeRun(FRAMES)
+    for layer in range(6):
+        use = uses if layer == 0 else "stepped"
+        name = f"model.bert.layer.{layer}.weight"
+        run.asks("weights", 20, name=name, kind="parameter", use=use)
+        run.asks("layer", 100, module=f"model.bert.layer.{layer}")
+    source = {(USER, 61): above, (USER, 62): text}
+    finding = finding_of(run.fails("layer", 100, tmp_path, source=source), "unmatched_freeze")
+    assert (finding is not None) == is_told
+    if finding is not None:
+        assert finding.title.startswith(f"{text} freezes nothing: all 6 parameters are trained")
+        assert str(finding.place) == f"{USER}:62"
+        assert above.rstrip(":") in finding.evidence[0]
+        assert "model.bert.layer.0.weight" in (finding.fix or "")

@@ -14,4 +14,5 @@ saved_modules: layers that are trained whole beside adapters.
 state_dicts: weights of several models, where no model runs.
 trained_base: a base model that is trained with its adapters.
 undivided_copy: an average of whole weights, where each rank has a part of them.
+unmatched_freeze: a loop that freezes parameters by name, and no name fits.
 """

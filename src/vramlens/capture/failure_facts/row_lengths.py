@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from vramlens.capture.triggers.batch_tables import BatchNumbers, BatchTable
-from vramlens.capture.triggers.padded_batch import lengths_of_rows
+from vramlens.capture.failure_facts.batch_tables import BatchNumbers, BatchTable
+from vramlens.capture.failure_facts.padded_batch import lengths_of_rows
 from vramlens.ground.program_errors import own_errors
 
 _MOST_USED = 0.5

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from itertools import chain, islice
 from typing import Any
 
+from vramlens.capture.failure_facts.freezing_lines import freezing_lines
 from vramlens.capture.triggers.ending_line import is_users
 from vramlens.ground.program_errors import own_errors
 
@@ -70,15 +71,24 @@ class _LinesOfProgram:
 
 def source_at_failure(snapshot: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The lines that asked for most of what is alive in a snapshot, then those that called them, those that
-    asked for a derivative, and those that led to its last failed request, with some around them: ``file``,
-    ``line`` and ``text``; those without a file are left out. Never raises.
+    asked for a derivative, those that led to its last failed request, with some around them, and those that
+    freeze parameters: ``file``, ``line`` and ``text``; those without a file are left out. Never raises.
     """
     with own_errors():
+        lines = list(_lines_of_program(snapshot).worth_their_text())
+        lines += _freezing_lines(dict.fromkeys(file for file, _ in lines))
         entries = (
             {"file": file, "line": line, "text": _text(file, line)}
-            for file, line in _lines_of_program(snapshot).worth_their_text()
+            for file, line in dict.fromkeys(lines)
         )
         return [entry for entry in entries if entry["text"]]
+    return []
+
+
+def _freezing_lines(files: Iterable[str]) -> list[_Line]:
+    """The lines of files that freeze parameters; none where one is no Python."""
+    with own_errors():
+        return freezing_lines(files)
     return []
 
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from vramlens.capture.triggers.batch_tables import BatchNumbers, BatchTable, batch_numbers
-from vramlens.capture.triggers.row_lengths import row_lengths
+from vramlens.capture.failure_facts.batch_tables import BatchNumbers, BatchTable, batch_numbers
+from vramlens.capture.failure_facts.row_lengths import row_lengths
 
 torch = pytest.importorskip("torch")
 

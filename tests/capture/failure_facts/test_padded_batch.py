@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vramlens.capture.triggers import batch_tables as module
-from vramlens.capture.triggers.batch_tables import batch_numbers
-from vramlens.capture.triggers.ignored_labels import ignored_labels
-from vramlens.capture.triggers.padded_batch import padded_batch, used_columns
+from vramlens.capture.failure_facts import batch_tables as module
+from vramlens.capture.failure_facts.batch_tables import batch_numbers
+from vramlens.capture.failure_facts.ignored_labels import ignored_labels
+from vramlens.capture.failure_facts.padded_batch import padded_batch, used_columns
 
 torch = pytest.importorskip("torch")
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from vramlens.capture.triggers.idle_checkpointing import idle_checkpointing
+from vramlens.capture.failure_facts.idle_checkpointing import idle_checkpointing
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
-from vramlens.capture.triggers.batch_tables import BatchTable, rows_of
+from vramlens.capture.failure_facts.batch_tables import BatchTable, rows_of
 from vramlens.ground.program_errors import own_errors
 
 _LEAST_PADDING = 0.1

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from vramlens.capture.triggers.failed_expression import failed_expression, failed_node
-from vramlens.capture.triggers.source_lines import source_at_failure
+from vramlens.capture.failure_facts.failed_expression import failed_expression, failed_node
+from vramlens.capture.failure_facts.source_lines import source_at_failure
 
 HAS_POSITIONS = sys.version_info >= (3, 11)
 
@@ -120,6 +120,19 @@ def test_the_source_of_the_lines_that_hold_the_most(tmp_path: Path) -> None:
     ]
     assert source_at_failure({"segments": [{"blocks": [{"state": "active_allocated"}]}]}) == []
     assert source_at_failure({"segments": [None]}) == []
+
+
+def test_the_source_of_what_freezes_parameters(tmp_path: Path) -> None:
+    """Of files that have lines in a stack; of a file that is no Python only these are told."""
+    path = tmp_path / "tune.py"
+    loop = "for name, p in m.named_parameters():\n  if 'a' in name:\n    p.requires_grad = False\n"
+    for source, count in ((loop, 3), (f"{loop}x = = 1\n", 1)):
+        path.write_text(source)
+        linecache.checkcache(str(path))
+        block = {"size": 1, "state": "active_allocated"}
+        frames = [{"filename": str(path), "line": 1, "name": "g"}]
+        told = source_at_failure({"segments": [{"blocks": [{**block, "frames": frames}]}]})
+        assert sorted(entry["line"] for entry in told) == list(range(1, count + 1))
 
 
 def test_the_source_of_the_lines_that_called_those_and_that_asked_for_derivatives(

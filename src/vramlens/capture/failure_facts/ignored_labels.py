@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from vramlens.capture.triggers.batch_tables import BatchTable
+from vramlens.capture.failure_facts.batch_tables import BatchTable
 from vramlens.ground.program_errors import own_errors
 
 _IGNORED = -100
