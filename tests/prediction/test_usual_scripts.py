@@ -138,6 +138,7 @@ def a_whole_model_keeps_no_memory_of_the_device():
     del layer
     assert before - torch.cuda.memory_allocated(device=0) >= 2000 * 2000 * 4
     assert torch.load(folder / "model.pt", map_location="cuda").weight.is_cuda
+    assert torch.load(folder / "model.pt", weights_only=False).weight.is_cuda  # as it was saved
 
 
 def buffers():

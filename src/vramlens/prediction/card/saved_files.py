@@ -175,7 +175,7 @@ def _memory_of(tensor: Any) -> Any:
 def _copied(value: Any, of_tensor: Callable[[Any], Any]) -> Any:
     """A copy of nested containers and modules, each tensor replaced."""
     if isinstance(value, torch.nn.Parameter):
-        return torch.nn.Parameter(of_tensor(value), value.requires_grad)
+        return _parameter(of_tensor(value), requires_grad=value.requires_grad)
     if isinstance(value, torch.Tensor):
         return of_tensor(value)
     if isinstance(value, OrderedDict):
@@ -188,6 +188,15 @@ def _copied(value: Any, of_tensor: Callable[[Any], Any]) -> Any:
         tensors = [*value.parameters(), *value.buffers()]
         return copy.deepcopy(value, {id(tensor): _copied(tensor, of_tensor) for tensor in tensors})
     return value
+
+
+def _parameter(tensor: Any, *, requires_grad: bool) -> Any:
+    """A parameter of a tensor, with the device that it was saved from."""
+    parameter = torch.nn.Parameter(tensor, requires_grad)
+    saved_on = getattr(tensor, _SAVED_ON, None)
+    if saved_on is not None:
+        setattr(parameter, _SAVED_ON, saved_on)
+    return parameter
 
 
 def _same_kind(value: Any, of_tensor: Callable[[Any], Any]) -> Any:
