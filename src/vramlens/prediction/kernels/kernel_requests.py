@@ -99,7 +99,7 @@ class Kernels:
         self._formula = _RunningFormula(log)
         self._handles = linear_algebra.BlasHandles(log, card)
         self._has_dropout_states = False
-        self._tried_plans = convolutions.TriedPlans(log)
+        self._tried_plans = convolutions.TriedPlans(log, card)
         self._held: list[int] = []  # rows of what an operator asked for before its results
 
     def accumulated(self, operator: Operator, args: Any, tensors: list[Any]) -> Any | None:

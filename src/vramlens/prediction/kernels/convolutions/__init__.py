@@ -9,6 +9,7 @@ second_gradients: the gradient of a weight, derived once more.
 tiled_sums: a weight's partial sums in TF32.
 tiled_sums_of_halves: the same in 16 bits.
 transforms: Fourier transforms, and what is made of them.
+tried_transforms: Fourier transforms among the plans that cuDNN tries.
 weight_gradients: what the gradient of a weight asks for.
 weight_sizes: the sizes that decide how it is summed.
 without_tf32: what is asked for in float32 where TF32 is not allowed.

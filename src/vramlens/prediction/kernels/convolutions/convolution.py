@@ -49,6 +49,7 @@ from vramlens.prediction.kernels.convolutions.pointwise import (
 )
 from vramlens.prediction.kernels.convolutions.second_gradients import SecondGradient
 from vramlens.prediction.kernels.convolutions.transforms import PlainConvolution
+from vramlens.prediction.kernels.convolutions.tried_transforms import TriedTransforms
 from vramlens.prediction.kernels.convolutions.weight_gradients import WeightGradient
 from vramlens.prediction.kernels.convolutions.without_tf32 import Float32Convolution, allows_tf32
 from vramlens.prediction.kernels.convolutions.written_results import is_written_as_it_lies
@@ -284,14 +285,30 @@ class Convolution:
         return PlainConvolution(self.tensor, self.weight, self.output)
 
     @property
+    def tried_transforms(self) -> tuple[int, int, int]:
+        """Of the plans of transforms that cuDNN tries for the program's forward, its input's and its weight's
+        gradient; 0 where there is none.
+        """
+        tensors = self.tensor, self.weight, self.output
+        plans = TriedTransforms.of(
+            tensors, self.stride, self.groups, has_channels_last=self.has_channels_last
+        )
+        if plans is None:
+            return 0, 0, 0
+        of_result, of_input = plans.of_result, plans.of_input_gradient
+        if self.is_transposed:
+            of_result, of_input = of_input, of_result
+        return of_result, of_input, plans.of_weight_gradient
+
+    @property
     def most_of_plans(self) -> int:
-        """Of the largest plan for the result or the input's gradient."""
+        """Of the largest plan for the result or the input's gradient without transforms."""
         return self.bytes_of_all_copies - (bytes_of(self.weight) if self.is_pointwise else 0)
 
     @property
     def most_of_weight_plans(self) -> int:
-        """Of the largest plan for the weight's gradient: in 16 bits with channels last one partial sum,
-        or copies of odd channels.
+        """Of the largest one for the weight's gradient: in 16 bits with channels last one partial sum, or copies of
+        odd channels.
         """
         if not self.has_channels_last:
             return max(self.bytes_of_all_copies, self.bytes_of_weight_gradient)

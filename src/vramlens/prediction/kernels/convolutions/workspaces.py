@@ -36,28 +36,44 @@ _BEYOND_TENSORS = 8 * MIB
 SHARE = 0.03
 BASIS = "convolution workspaces, as cuDNN requested them in recordings on an H200"
 _DIRECTIONS = "input", "weight", "bias"
+_TRIED = "forward", "input", "weight"
 
 
 class TriedPlans:
     """Convolutions that cuDNN has tried its plans for (``torch.backends.cudnn.benchmark``).
 
-    The first time that it meets one it asks for the largest workspace of all plans, empties the
-    cache, and asks for that of the plan it takes (get_plans_from_find in
-    aten/src/ATen/native/cudnn/Conv_v8.cpp). ``flowers_finetune`` shows it on an H100: copies of the
-    tensors, for the first layer of an image the result once more, and of a weight's gradient with
-    channels last one sum in float32.
+    The first time that it meets one it asks for the largest workspace of all plans that need no more than
+    the card has free, empties the cache, and asks for that of the plan it takes (get_plans_from_find in
+    aten/src/ATen/native/cudnn/Conv_v8.cpp): in 32 bits that of Fourier transforms, many times the tensors. Without
+    these ``flowers_finetune`` shows it on an H100: copies of the tensors, for the first layer of an image the result
+    once more, and of a weight's gradient with channels last one sum in float32.
     """
 
-    def __init__(self, log: RequestLog) -> None:
-        self._log = log
+    def __init__(self, log: RequestLog, card: Card) -> None:
+        self._log, self._card = log, card
         self._tried: set[Any] = set()
 
-    def note(self, direction: str, call: Convolution, size: int, limits: tuple[int, int]) -> None:
-        """What the trial of all plans asks for, where one is run."""
-        if self._is_first(direction, call):
-            least_bytes, most_bytes = limits
-            self._log.scratch(size, (least_bytes, most_bytes + bytes_of(call.output)))
-            self._log.empty_cache()
+    def note(
+        self, direction: str, call: Convolution, others_bytes: int, limits: tuple[int, int]
+    ) -> None:
+        """What the trial of all plans asks for, where one is run.
+
+        Args:
+            others_bytes: of the largest plan that is not of transforms.
+        """
+        if not self._is_first(direction, call):
+            return
+        transforms = dict(zip(_TRIED, call.tried_transforms, strict=True))[direction]
+        size = transforms if others_bytes < transforms <= self._free_bytes else others_bytes
+        least_bytes, most_bytes = limits
+        self._log.scratch(size, (least_bytes, max(size, most_bytes + bytes_of(call.output))))
+        self._log.empty_cache()
+
+    @property
+    def _free_bytes(self) -> int:
+        """Of the card, where this process is alone."""
+        outside_bytes, _ = self._card.outside_bytes
+        return self._card.total_bytes - outside_bytes - self._log.allocated_bytes
 
     def _is_first(self, direction: str, call: Convolution) -> bool:
         """Whether all plans are tried now, for a result or one of the gradients."""
