@@ -67,6 +67,23 @@ def test_a_turn_that_keeps_much_beside_its_state(tmp_path: Path, beside: int, ve
     assert finding.verdict == verdict
 
 
+@pytest.mark.parametrize(("turns", "verdict"), [(40, "likely"), (20, "possible")])
+def test_what_a_sampler_keeps_between_the_passes_of_a_model(
+    tmp_path: Path, turns: int, verdict: str
+) -> None:
+    """One result a pass, which no module made: a history that nobody cuts."""
+    run = MadeRun(FRAMES)
+    run.asks("data", 30)
+    for number in range(turns):
+        for layer in ("first", "second"):
+            run.frees(run.asks("work", 5, module=f"model.{layer} [no grad]"))
+        run.asks("state", 10, name=f"Sampler.history[{number}]")
+    finding = finding_of(run.fails("work", 20, tmp_path), "kept_in_store")
+    assert finding is not None
+    assert finding.verdict == verdict
+    assert "only what you need of it" in (finding.fix or "")
+
+
 def collected(folder: Path, keys: Sequence[int]) -> Finding | None:
     """What is told of entries of lists that a function made by calls of another one collects."""
     run = MadeRun(FRAMES)

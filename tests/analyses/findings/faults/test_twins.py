@@ -296,6 +296,21 @@ def test_averages_are_known_by_whole_words() -> None:
     assert not any(_AVERAGE.search(name) for name in others)
 
 
+def test_all_metrics_that_keep_what_they_get_are_one_finding(tmp_path: Path) -> None:
+    """One edit is for all."""
+    run = MadeRun(FRAMES)
+    for entry in range(12):
+        run.asks("metric", 50, name=f"model.auroc.preds[{entry}]")
+        run.asks("metric", 40, name=f"model.ap.preds[{entry}]")
+        run.asks("metric", 0.5, name=f"model.counts.total[{entry}]")
+    finding = finding_of(run.fails("keep", 50, tmp_path), "kept_in_store")
+    assert finding is not None
+    assert finding.title.startswith(
+        "36 tensors in model.auroc.preds and other metrics hold 1.06 GiB"
+    )
+    assert "thresholds=200" in (finding.fix or "")
+
+
 @pytest.mark.parametrize(("part", "is_metric"), [("metric", True), ("keep", False)])
 def test_one_row_of_a_metric_does_not_make_a_store_one(
     tmp_path: Path, part: str, is_metric: bool

@@ -64,7 +64,9 @@ class TriedTransforms:
         if not is_wide or groups > 1 or stride > 2:
             return None
         if stride == 1 and tensor.shape[2:] != output.shape[2:]:
-            return None  # nobody measured those without padding; ``dcgan`` shows none of such images
+            return (
+                None  # nobody measured those without padding; ``dcgan`` shows none of such images
+            )
         copied = tensors if max(weight.shape[2:]) > 1 else (tensor, output)
         copied_bytes = sum(map(bytes_of, copied)) if has_channels_last else 0
         return cls(tensor, weight, output, stride, copied_bytes)

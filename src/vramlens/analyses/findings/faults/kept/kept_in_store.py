@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise
 
@@ -73,8 +73,12 @@ _FEWEST_ENTRIES, _FEWEST_OF_LINE = 8, 5
 """Fewer are the layers of a model, or what a step has at once; those of one line and as many passes can be
 fewer.
 """
-_FEWEST_OF_LOOP = 16
-"""Turns of a loop without a model that each left something in a store of the program."""
+_SEVERAL_METRICS = 1.05
+"""Times what the largest metric keeps: less are counters beside it."""
+_FEWEST_OF_LOOP, _FEWEST_BETWEEN_PASSES = 16, 32
+"""Turns of a loop without a model that each left something in a store of the program; turns that each left one thing
+there between the passes of a model.
+"""
 _FEWEST_RESULTS = 3
 """Of one evaluation: a teacher's for two views of a batch are none."""
 _FEWEST_BETWEEN, _FEWEST_BETWEEN_OTHERS = 2, 4
@@ -116,9 +120,12 @@ class _Store:
 @after_failure
 def kept_in_store(scene: Scene) -> Iterator[Finding]:
     """The store that keeps the most when memory runs out, if that is much of all."""
-    largest = max(_stores(scene), key=lambda store: store.size_bytes, default=None)
+    stores = list(_stores(scene))
+    largest = max(stores, key=lambda store: store.size_bytes, default=None)
     if largest is None:
         return
+    if _is_metrics(scene, largest.rows):
+        largest = _all_metrics(scene, largest, stores)
     if largest.size_bytes < _LEAST_SHARE * scene.advice_heap.requested_bytes:
         return
     verdict, evidence, remedy = _judged(scene, largest)
@@ -133,6 +140,16 @@ def kept_in_store(scene: Scene) -> Iterator[Finding]:
         fix=f"{remedy} (up to {format_size(largest.size_bytes)} less)",
         extent=scene.extent(largest.rows),
     )
+
+
+def _all_metrics(scene: Scene, largest: _Store, stores: Sequence[_Store]) -> _Store:
+    """The largest of several metrics, with what the others keep: one edit is for all."""
+    metrics = [store.rows for store in stores if _is_metrics(scene, store.rows)]
+    rows = np.unique(np.concatenate(metrics))
+    size_bytes = scene.bytes_of(rows)
+    if size_bytes < _SEVERAL_METRICS * largest.size_bytes:
+        return largest  # counters
+    return _Store(f"{largest.name} and other metrics", rows, size_bytes)
 
 
 def _judged(scene: Scene, store: _Store) -> tuple[Verdict, str, str]:
@@ -188,7 +205,7 @@ def _judged(scene: Scene, store: _Store) -> tuple[Verdict, str, str]:
             Verdict.LIKELY,
             "it still has the results of evaluations that ended, and the model was trained since",
             f"empty it when an evaluation ends ({store.name}.clear(), with Lightning in"
-            " on_validation_epoch_end), or keep only numbers there",
+            " on_validation_epoch_end), or keep only numbers there; what is still needed, on the CPU (`.cpu()`)",
         )
     if _are_outputs(scene, store):
         return Verdict.LIKELY, "each turn leaves its results there, and no graph", remedy
@@ -318,7 +335,9 @@ def _are_outputs(scene: Scene, store: _Store) -> bool:
     is_of_passes = bool(store.filled_by) or view.modules.marked[rows].any()
     is_of_loop = not view.modules.marked.any() and view.training != Training.SEEN
     turns = turns_with(_turn_begins(scene), born)
-    if turns < _FEWEST_OF_LINE or not (is_of_passes or (is_of_loop and turns >= _FEWEST_OF_LOOP)):
+    is_between = turns >= max(_FEWEST_BETWEEN_PASSES, _MOSTLY * len(rows))
+    is_of_many = is_between or (is_of_loop and turns >= _FEWEST_OF_LOOP)
+    if turns < _FEWEST_OF_LINE or not (is_of_passes or is_of_many):
         return False
     return _keeps_little_beside(scene, rows)
 
