@@ -47,6 +47,7 @@ from vramlens.analyses.findings.faults.idle_experts import idle_experts
 from vramlens.analyses.findings.faults.kept.collected_outputs import collected_outputs
 from vramlens.analyses.findings.faults.kept.default_argument import default_argument
 from vramlens.analyses.findings.faults.kept.evaluation_outputs import evaluation_outputs
+from vramlens.analyses.findings.faults.kept.float_images import float_images
 from vramlens.analyses.findings.faults.kept.generation_scores import generation_scores
 from vramlens.analyses.findings.faults.kept.kept_caches import kept_caches
 from vramlens.analyses.findings.faults.kept.kept_from_start import kept_from_start
@@ -175,6 +176,7 @@ FROM_RECORDING: tuple[FindingRow[Scene], ...] = (
         grows=True,
         takes_place_of="kept_in_store",
     ),
+    _fault("float_images", float_images, grows=True, takes_place_of="kept_in_store"),
     _fault(
         "listed_batches",
         listed_batches,

@@ -9,6 +9,7 @@ import pytest
 
 from support.made_failures import TORCH, Frame, MadeRun, finding_of
 from vramlens.analyses.finding import Finding
+from vramlens.units import MIB
 
 USER = "/home/user/sample.py"
 FRAMES: dict[str, tuple[Frame, ...]] = {
@@ -82,6 +83,34 @@ def test_what_a_sampler_keeps_between_the_passes_of_a_model(
     assert finding is not None
     assert finding.verdict == verdict
     assert "only what you need of it" in (finding.fix or "")
+
+
+@pytest.mark.parametrize(
+    ("text", "count", "is_told"),
+    [
+        ("return frames.to(device).float() / 255.0", 40, True),
+        ("obs = obs.float().div_(255)", 40, True),
+        ("x = x * (1 / 255)", 40, True),
+        ("return frames.to(device).float()", 40, False),
+        ("return frames.float() / 2550", 40, False),
+        ("return frames.to(device).float() / 255.0", 12, False),
+    ],
+)
+def test_images_that_are_kept_as_float32(
+    tmp_path: Path, text: str, count: int, *, is_told: bool
+) -> None:
+    """Of a replay memory: their bytes are a fourth."""
+    run = MadeRun(FRAMES)
+    run.asks("data", 30)
+    for number in range(count):
+        run.asks("state", 10, name=f"Replay.memory[{number}]")
+    file, line, _ = FRAMES["state"][0]
+    answer = run.fails("work", 20, tmp_path, source={(file, line): text})
+    finding = finding_of(answer, "float_images")
+    assert (finding is not None) == is_told
+    if finding is not None:
+        assert finding.bytes == 300 * MIB
+        assert finding_of(answer, "kept_in_store") is None
 
 
 def collected(folder: Path, keys: Sequence[int]) -> Finding | None:

@@ -146,5 +146,5 @@ def test_a_loop_that_freezes_no_parameter(
     if finding is not None:
         assert finding.title.startswith(f"{text} freezes nothing: all 6 parameters are trained")
         assert str(finding.place) == f"{USER}:62"
-        assert above.rstrip(":") in finding.evidence[0]
+        assert f"make `{above.rstrip(':')}` fit" in (finding.fix or "")
         assert "model.bert.layer.0.weight" in (finding.fix or "")

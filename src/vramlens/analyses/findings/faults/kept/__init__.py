@@ -3,6 +3,7 @@
 collected_outputs: outputs of training steps, until an epoch ends.
 default_argument: what a function's default arguments collect.
 evaluation_outputs: outputs of an evaluation's batches, until it ends.
+float_images: images that are kept as float32.
 generation_scores: scores of all tokens that generate() keeps.
 kept_caches: keys and values that earlier passes left.
 kept_from_start: data that was put on the GPU before the first step.

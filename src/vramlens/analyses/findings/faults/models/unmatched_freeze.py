@@ -47,10 +47,10 @@ def unmatched_freeze(scene: Scene) -> Iterator[Finding]:
         f" {scene.part_of_heap(size_bytes)} are their gradients, states and activations",
         bytes=size_bytes,
         place=place,
-        evidence=(f"no name passes the test above it, `{test.rstrip(':')}`",),
-        fix="make that test fit the names, or call named_parameters() of the module that the names are relative"
-        f" to: {names.name(int(parameters[0]))} is one of the parameters (up to {format_size(size_bytes)} less,"
-        " depending on how much is frozen then)",
+        evidence=("no name passes the test above it",),
+        fix=f"make `{test.rstrip(':')}` fit the parameters' names, or call named_parameters() of the module that its"
+        f" names are relative to: {names.name(int(parameters[0]))} is one of the parameters (up to"
+        f" {format_size(size_bytes)} less, depending on how much is frozen then)",
         extent=scene.extent(rows),
     )
 
