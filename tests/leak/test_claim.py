@@ -165,6 +165,9 @@ def test_what_is_too_small() -> None:
     assert not is_too_small(LEAK, MIB, None)
     assert not is_too_small(LEAK, 2 * MIB, 1200 * MIB)
     assert not is_too_small(replace(LEAK, bytes_per_step=0), 2 * MIB, None)
+    numbers = replace(LEAK, bytes_per_step=0, bytes=184, verdict=Verdict.POSSIBLE)
+    assert is_too_small(numbers, 1024, None)
+    assert not is_too_small(replace(numbers, bytes=2048), 1024, None)
 
 
 def test_the_present_folder_is_gone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

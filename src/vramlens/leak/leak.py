@@ -282,6 +282,8 @@ def is_too_small(leak: Leak, least_bytes: int, peak_bytes: int | None) -> bool:
         peak_bytes: the most that the run held: what is a hundredth of it matters already; None
             where only the rate does.
     """
+    if leak.verdict == Verdict.POSSIBLE and leak.bytes_per_step == 0 and leak.bytes < least_bytes:
+        return True  # a few numbers in all
     is_growth = leak.bytes_per_step > 0 and leak.verdict != Verdict.NOT_A_PROBLEM
     is_slow = max(leak.bytes_per_step, leak.taken_per_step) < least_bytes
     is_little = peak_bytes is None or leak.bytes < LEAST_SHARE * peak_bytes
