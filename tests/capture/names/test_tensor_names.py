@@ -417,16 +417,6 @@ def test_a_slice_says_that_it_pins_more() -> None:
     assert found.name == "list[0] (slice float32[3, 100])"
 
 
-def test_a_storage_whose_slices_are_all_kept_is_no_slice() -> None:
-    """A copy of each would take as much."""
-    states, twice = list(torch.zeros(8, 200, 100)), [torch.zeros(8, 200, 100)[0]] * 2
-    gc.collect()
-    names = {tensor.address: tensor.name for tensor in named_tensors(device_type="cpu")}
-    assert names[states[0].data_ptr()].startswith("list[")
-    assert "slice" not in names[states[0].data_ptr()]
-    assert "slice" in names[twice[0].data_ptr()]
-
-
 def test_tensors_of_the_program_have_their_shapes() -> None:
     class Scorer:
         pass

@@ -6,7 +6,7 @@ import gc
 import sys
 import types
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import compress, takewhile
 from typing import Any, NamedTuple
@@ -302,18 +302,6 @@ class LiveHeap:
         if not self.is_plain(tensor):
             return 0
         return int(self.tensor.numel(tensor) * self.tensor.dtype.__get__(tensor).itemsize)
-
-    def sliced_bytes(self, tensors: Iterable[Any], storage: TensorStorage) -> int:
-        """Bytes that slices of a storage show together, of those that begin at one element the largest. What they
-        were taken from does not count: it may be alive only because of them.
-        """
-        by_begin: dict[int, int] = {}
-        for tensor in filter(self.is_plain, tensors):
-            shown_bytes = self.view_bytes(tensor)
-            begin = int(self.tensor.storage_offset(tensor))
-            if 2 * shown_bytes < storage.size_bytes:
-                by_begin[begin] = max(by_begin.get(begin, 0), shown_bytes)
-        return sum(by_begin.values())
 
     def requires_gradients(self, tensor: Any) -> bool:
         """True where autograd computes gradients for it."""

@@ -357,7 +357,7 @@ class _NamesOfTensors:
         names = {
             storage: name
             for storage, tensors in views.items()
-            if (name := self._name_of_view(storage, tensors, holders, unnamed[storage]))
+            if (name := self._name_of_view(storage, tensors, holders))
         }
         for storage, name in names.items():
             self._claims.add_storage(storage, name, "tensor")
@@ -413,23 +413,15 @@ class _NamesOfTensors:
         return self._heap.shape(views[0]) if is_most else ""
 
     def _name_of_view(
-        self,
-        storage: TensorStorage,
-        tensors: list[Any],
-        holders: HolderNames,
-        all_tensors: list[Any],
+        self, storage: TensorStorage, tensors: list[Any], holders: HolderNames
     ) -> str:
-        """The name of the first tensor whose holder has one; else its shape, "" of a small storage. A slice is called
-        one where it keeps more than it and others show.
-        """
+        """The name of the first tensor whose holder has one; else its shape, "" of a small storage."""
         named = ((holders.name(tensor), tensor) for tensor in tensors)
         name, tensor = next((pair for pair in named if pair[0]), ("", tensors[0]))
         if not name and storage.size_bytes < _LEAST_BYTES:
             return ""
         shape = self._heap.shape(tensor)
         if 2 * self._heap.view_bytes(tensor) < storage.size_bytes:
-            if name and 2 * self._heap.sliced_bytes(all_tensors, storage) >= storage.size_bytes:
-                return name  # its slices are all kept: a copy of each takes as much
             return f"{name} (slice {shape})" if name else f"{shape} slice"
         return name or f"{shape} tensor"
 
