@@ -31,7 +31,8 @@ def plans(row: list[Any]) -> tuple[int, int, int]:
     sides = [(side + 2 * padding - kernel) // stride + 1 for side in (height, width)]
     tensor, weight = empty(images, inputs, height, width), empty(outputs, inputs, kernel, kernel)
     output = empty(images, outputs, *sides)
-    return Convolution(tensor, weight, output, stride, 1, False).tried_transforms
+    tried = Convolution(tensor, weight, output, stride, 1, False).bytes_of_tried_transforms
+    return tried("forward"), tried("input"), tried("weight")
 
 
 @pytest.mark.parametrize(
@@ -78,7 +79,7 @@ def test_all_plans_are_tried_once_and_only_what_the_card_has_room_for() -> None:
         torch.empty(shape, device="meta") for shape in ((4, 512, 64, 64), (512, 512, 3, 3))
     )
     call = Convolution(tensor, weight, tensor, 1, 1, False)
-    transforms_bytes = call.tried_transforms[0]
+    transforms_bytes = call.bytes_of_tried_transforms("forward")
     for card, asked in (("h200", transforms_bytes), ("t4", 1000)):
         log = RequestLog()
         tried = TriedPlans(log, CARDS[card])

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vramlens.analyses.attribution.attribution import Attribution
+from vramlens.analyses.attribution.categories import COMPUTED
 from vramlens.analyses.attribution.named_shapes import Shape, shapes_of
 from vramlens.analyses.attribution.steps import PATTERN
 from vramlens.analyses.attribution.training import pass_starts
@@ -243,6 +244,13 @@ class Scene:
     def program_rows(self) -> NDArray[np.int64]:
         """Those of them that the program keeps by a name of its own."""
         return self.advice_rows[self.view.names.of_program[self.advice_rows]]
+
+    @cached_property
+    def computed_rows(self) -> NDArray[np.int64]:
+        """Those of them that modules computed."""
+        view, rows = self.view, self.advice_rows
+        is_computed = np.isin(view.categories.category[rows], COMPUTED)
+        return np.asarray(rows[is_computed & view.modules.marked[rows]])
 
     @cached_property
     def rows_of_ended_steps(self) -> NDArray[np.int64]:

@@ -32,6 +32,11 @@ class Card:
     processors: int
     outside_bytes: tuple[int, int]
 
+    @property
+    def room_bytes(self) -> int:
+        """What is left for the allocator beside the least that a process takes outside it."""
+        return self.total_bytes - self.outside_bytes[0]
+
 
 CARDS = {
     "h200": Card(

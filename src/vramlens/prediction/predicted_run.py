@@ -299,7 +299,7 @@ def answer(gathered: Gathered, question: Question) -> Prediction:
     if gathered.own_limit is not None:  # of which nothing goes to the CUDA context
         own_margins = replace(margins, outside_bytes=(0, 0))
         own_rooms.append(own_margins.room_on(gathered.own_limit.total_bytes))
-    card_bytes = card.total_bytes - card.outside_bytes[0]
+    card_bytes = card.room_bytes
     served = serve(
         gathered.log,
         question.conf,

@@ -6,10 +6,12 @@ import ast
 import linecache
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
+
+from vramlens.ground.program_errors import own_errors
 
 _MOST_FILES, _MOST_LETTERS, _MOST_LINES = 8, 200_000, 4
-_FREEZES = ("requires_grad", "requires_grad_")
-_NAMED = "named_parameters"
+_ATTRIBUTE, _METHOD, _NAMED = "requires_grad", "requires_grad_", "named_parameters"
 
 Line = tuple[str, int]
 """A file and a line of it."""
@@ -30,13 +32,14 @@ class _Code:
 
 def freezing_lines(files: Iterable[str]) -> list[Line]:
     """The lines that freeze parameters, each with the test of their names that decides which: of loops that run
-    whatever the program's settings, as far as its files tell.
+    whatever the program's settings, as far as its files tell. Never raises: the recording matters more.
     """
     lines: list[Line] = []
-    for file in list(files)[:_MOST_FILES]:
-        text = "".join(linecache.getlines(file))
-        if len(text) <= _MOST_LETTERS and _NAMED in text and _FREEZES[0] in text:
-            lines += [(file, number) for number in _numbers(ast.parse(text))]
+    for file in islice(files, _MOST_FILES):
+        with own_errors():  # it may be no Python
+            text = "".join(linecache.getlines(file))
+            if len(text) <= _MOST_LETTERS and _NAMED in text and _ATTRIBUTE in text:
+                lines += [(file, number) for number in _numbers(ast.parse(text))]
     return lines[:_MOST_LINES]
 
 
@@ -82,12 +85,10 @@ def _is_freezing(statement: ast.stmt) -> bool:
     """Whether it takes a parameter's gradient away."""
     if isinstance(statement, ast.Assign):
         target, is_off = statement.targets[0], _is_false(statement.value)
-        return isinstance(target, ast.Attribute) and target.attr == _FREEZES[0] and is_off
-    node = statement.value if isinstance(statement, ast.Expr) else statement
+        return isinstance(target, ast.Attribute) and target.attr == _ATTRIBUTE and is_off
+    call = statement.value if isinstance(statement, ast.Expr) else None
     return (
-        isinstance(node, ast.Call)
-        and _FREEZES[1] in _called(node)
-        and any(map(_is_false, node.args))
+        isinstance(call, ast.Call) and _METHOD in _called(call) and any(map(_is_false, call.args))
     )
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import chain, islice
 from typing import Any
 
-from vramlens.capture.failure_facts.freezing_lines import freezing_lines
+from vramlens.capture.failure_facts.freezing_lines import Line, freezing_lines
 from vramlens.capture.triggers.ending_line import is_users
 from vramlens.ground.program_errors import own_errors
 
@@ -29,9 +29,6 @@ _MOST_PARTS = 6
 _LONGEST = 300
 _AUTOGRAD = re.compile(r"[/\\]torch[/\\]autograd[/\\]__init__\.py$")
 
-_Line = tuple[str, int]
-"""A file and a line of it."""
-
 
 @dataclass(frozen=True, slots=True)
 class _LinesOfProgram:
@@ -44,12 +41,12 @@ class _LinesOfProgram:
         failing: those of the request that failed, the innermost first.
     """
 
-    asking: Counter[_Line] = field(default_factory=Counter)
-    calling: Counter[_Line] = field(default_factory=Counter)
-    deriving: Counter[_Line] = field(default_factory=Counter)
-    failing: list[_Line] = field(default_factory=list)
+    asking: Counter[Line] = field(default_factory=Counter)
+    calling: Counter[Line] = field(default_factory=Counter)
+    deriving: Counter[Line] = field(default_factory=Counter)
+    failing: list[Line] = field(default_factory=list)
 
-    def worth_their_text(self) -> Iterator[_Line]:
+    def worth_their_text(self) -> Iterator[Line]:
         """Yields each line that is worth its text once, the largest first."""
         lines = chain(
             self.asking.most_common(_MOST_LINES),
@@ -76,19 +73,12 @@ def source_at_failure(snapshot: Mapping[str, Any]) -> list[dict[str, Any]]:
     """
     with own_errors():
         lines = list(_lines_of_program(snapshot).worth_their_text())
-        lines += _freezing_lines(dict.fromkeys(file for file, _ in lines))
+        lines += freezing_lines(dict.fromkeys(file for file, _ in lines))
         entries = (
             {"file": file, "line": line, "text": _text(file, line)}
             for file, line in dict.fromkeys(lines)
         )
         return [entry for entry in entries if entry["text"]]
-    return []
-
-
-def _freezing_lines(files: Iterable[str]) -> list[_Line]:
-    """The lines of files that freeze parameters; none where one is no Python."""
-    with own_errors():
-        return freezing_lines(files)
     return []
 
 
@@ -133,7 +123,7 @@ def _add(
     Args:
         own_files: whether a file is the program's own, as far as that is known.
     """
-    kinds, inner_file, counted = lines.asking, "", set[_Line]()  # a recursive caller counts once
+    kinds, inner_file, counted = lines.asking, "", set[Line]()  # a recursive caller counts once
     for frame in frames:
         file, line = frame["filename"], (frame["filename"], frame["line"])
         if file not in own_files:

@@ -284,21 +284,22 @@ class Convolution:
             return None
         return PlainConvolution(self.tensor, self.weight, self.output)
 
-    @property
-    def tried_transforms(self) -> tuple[int, int, int]:
-        """Of the plans of transforms that cuDNN tries for the program's forward, its input's and its weight's
-        gradient; 0 where there is none.
+    def bytes_of_tried_transforms(self, direction: str) -> int:
+        """Of the plan of transforms that cuDNN tries for the program's ``forward``, or the gradient of its ``input``
+        or ``weight``; 0 without one.
         """
-        tensors = self.tensor, self.weight, self.output
         plans = TriedTransforms.of(
-            tensors, self.stride, self.groups, has_channels_last=self.has_channels_last
+            (self.tensor, self.weight, self.output),
+            self.stride,
+            self.groups,
+            has_channels_last=self.has_channels_last,
         )
         if plans is None:
-            return 0, 0, 0
-        of_result, of_input = plans.of_result, plans.of_input_gradient
-        if self.is_transposed:
-            of_result, of_input = of_input, of_result
-        return of_result, of_input, plans.of_weight_gradient
+            return 0
+        if direction == "weight":
+            return plans.of_weight_gradient
+        is_result = (direction == "forward") != self.is_transposed
+        return plans.of_result if is_result else plans.of_input_gradient
 
     @property
     def most_of_plans(self) -> int:

@@ -22,7 +22,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from vramlens.prediction.kernels.convolutions.transforms import bytes_of_plane, bytes_of_tiles
+from vramlens.prediction.kernels.convolutions.transforms import (
+    PlainConvolution,
+    bytes_of_plane,
+    bytes_of_tiles,
+)
 from vramlens.prediction.kernels.image_layout import bytes_of
 
 if TYPE_CHECKING:
@@ -45,31 +49,27 @@ class TriedTransforms:
     Attributes:
         tensor, weight, output: the images, the weight, and the result or its gradient.
         stride: the largest.
-        copied_bytes: of copies of all three where channels lie last, else 0.
+        has_channels_last: whether cuDNN is given tensors whose channels lie last.
     """
 
     tensor: Any
     weight: Any
     output: Any
     stride: int
-    copied_bytes: int
+    has_channels_last: bool
 
     @classmethod
     def of(
         cls, tensors: tuple[Any, Any, Any], stride: int, groups: int, *, has_channels_last: bool
     ) -> TriedTransforms | None:
         """The convolution; None where no plan is of transforms."""
-        tensor, weight, output = tensors
+        tensor, _, output = tensors
         is_wide = tensor.dtype is torch.float32 and tensor.dim() == _IMAGE_DIMS
-        if not is_wide or groups > 1 or stride > 2:
+        # Nobody measured those without padding; ``dcgan`` shows none of such images.
+        is_padded = stride > 1 or tensor.shape[2:] == output.shape[2:]
+        if not is_wide or not is_padded or groups > 1 or stride > 2:
             return None
-        if stride == 1 and tensor.shape[2:] != output.shape[2:]:
-            return (
-                None  # nobody measured those without padding; ``dcgan`` shows none of such images
-            )
-        copied = tensors if max(weight.shape[2:]) > 1 else (tensor, output)
-        copied_bytes = sum(map(bytes_of, copied)) if has_channels_last else 0
-        return cls(tensor, weight, output, stride, copied_bytes)
+        return cls(*tensors, stride, has_channels_last)
 
     @property
     def of_result(self) -> int:
@@ -86,38 +86,49 @@ class TriedTransforms:
     @property
     def of_input_gradient(self) -> int:
         """Bytes of the plan for the input's gradient; 0 without one."""
-        kernel = int(max(self.weight.shape[2:]))
-        if kernel == 1:
+        if self._kernel == 1:
             return 0
-        if self.stride == 1:
-            tiles = self._tiles_at_once(max(self.tensor.shape[2:]) + kernel - 1)
-            planes = tiles * (self._image_planes + self._result_planes)
-            return bytes_of_tiles(planes, self._weight_planes) + self.copied_bytes
+        if self.stride > 1:
+            return self._of_quarters
+        plain = PlainConvolution(self.tensor, self.weight, self.output)
+        return plain.bytes_of_input_tiles + self._copied_bytes
+
+    @property
+    def _of_quarters(self) -> int:
+        """Of the input's gradient with a stride of two; 0 where there is no such plan."""
         points = self.tensor.numel() // self.tensor.shape[1]
-        if kernel % 2 == 0 and self.tensor.shape[1] in _NOT_APART and points > _FEW_POINTS:
+        is_even = self._kernel % 2 == 0
+        if is_even and self.tensor.shape[1] in _NOT_APART and points > _FEW_POINTS:
             return 0
-        tiles = self._tiles_at_once(max(self.output.shape[2:]) + 1)
+        tiles = 1 if max(self.output.shape[2:]) < _TILE_SIDE else 2
         planes = tiles * (_QUARTERS * self._image_planes + self._result_planes)
-        quarter = ((kernel + 1) // 2) ** 2 * int(self.weight.itemsize)
+        quarter = ((self._kernel + 1) // 2) ** 2 * int(self.weight.itemsize)
         copies = bytes_of(self.tensor) + bytes_of(self.output)
-        copies += bytes_of(self.weight) if self.copied_bytes else 0
+        copies += bytes_of(self.weight) if self.has_channels_last else 0
         of_tiles = bytes_of_tiles(planes, _QUARTERS * self._weight_planes)
         return of_tiles + _QUARTERS * quarter * self._weight_planes + copies
 
     def _whole(self, planes: int, copy_bytes: int) -> int:
         """Of so many transforms of whole images, twice; 0 where there is a stride or these are too large."""
-        kernel = int(max(self.weight.shape[2:]))
         side = int(max(self.tensor.shape[2:]))
-        if self.stride > 1 or side + kernel - 1 > _LARGEST_SIDE:
+        if self.stride > 1 or side + self._kernel - 1 > _LARGEST_SIDE:
             return 0
-        side = max(side, _LEAST_SIDE + 1 - kernel)
-        return (
-            2 * planes * bytes_of_plane([side] * 2, [kernel] * 2) + copy_bytes + self.copied_bytes
-        )
+        side = max(side, _LEAST_SIDE + 1 - self._kernel)
+        plane_bytes = bytes_of_plane([side] * 2, [self._kernel] * 2)
+        return 2 * planes * plane_bytes + copy_bytes + self._copied_bytes
 
-    @staticmethod
-    def _tiles_at_once(side: int) -> int:
-        return 1 if side <= _TILE_SIDE else 2
+    @property
+    def _copied_bytes(self) -> int:
+        """Of copies of what has channels last; a weight of 1 x 1 lies the same in both layouts."""
+        if not self.has_channels_last:
+            return 0
+        of_weight = bytes_of(self.weight) if self._kernel > 1 else 0
+        return bytes_of(self.tensor) + bytes_of(self.output) + of_weight
+
+    @property
+    def _kernel(self) -> int:
+        """Its longest side."""
+        return int(max(self.weight.shape[2:]))
 
     @property
     def _image_planes(self) -> int:

@@ -36,7 +36,6 @@ _BEYOND_TENSORS = 8 * MIB
 SHARE = 0.03
 BASIS = "convolution workspaces, as cuDNN requested them in recordings on an H200"
 _DIRECTIONS = "input", "weight", "bias"
-_TRIED = "forward", "input", "weight"
 
 
 class TriedPlans:
@@ -63,17 +62,13 @@ class TriedPlans:
         """
         if not self._is_first(direction, call):
             return
-        transforms = dict(zip(_TRIED, call.tried_transforms, strict=True))[direction]
-        size = transforms if others_bytes < transforms <= self._free_bytes else others_bytes
+        transforms_bytes = call.bytes_of_tried_transforms(direction)
+        free_bytes = self._card.room_bytes - self._log.allocated_bytes
+        has_room = transforms_bytes <= free_bytes
+        size = max(others_bytes, transforms_bytes) if has_room else others_bytes
         least_bytes, most_bytes = limits
         self._log.scratch(size, (least_bytes, max(size, most_bytes + bytes_of(call.output))))
         self._log.empty_cache()
-
-    @property
-    def _free_bytes(self) -> int:
-        """Of the card, where this process is alone."""
-        outside_bytes, _ = self._card.outside_bytes
-        return self._card.total_bytes - outside_bytes - self._log.allocated_bytes
 
     def _is_first(self, direction: str, call: Convolution) -> bool:
         """Whether all plans are tried now, for a result or one of the gradients."""

@@ -28,10 +28,10 @@ _OF_FLOATS = 0.75
 @after_failure
 def float_images(scene: Scene) -> Iterator[Finding]:
     """What lines that scale images have made and is kept, where that is much."""
-    places = {line.place for line in scene.advice_heap.by_line if line.place is not None}
-    for place in places:
+    for line in scene.advice_heap.by_line:
+        place = line.place
         expression = scene.source_of(place).removeprefix("return ")
-        if not _SCALED.search(expression):
+        if place is None or not _SCALED.search(expression):
             continue
         rows = rows_of_lines(scene, {place})
         rows = rows[scene.view.categories.category[rows] != Category.ACTIVATIONS]

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from vramlens.analyses.attribution.categories import COMPUTED
 from vramlens.analyses.attribution.parameter_uses import is_inside, training_rows
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.scene import Scene, after_failure
@@ -66,7 +65,6 @@ def _unfrozen(scene: Scene) -> NDArray[np.int64]:
 
 def _activations(scene: Scene, outer: list[str]) -> NDArray[np.int64]:
     """What was computed inside of some modules and is in use."""
-    view, rows, modules = scene.view, scene.advice_rows, scene.view.modules
+    rows, modules = scene.computed_rows, scene.view.modules
     are_inside = [any(is_inside(path, module) for module in outer) for path in modules.paths]
-    is_computed = np.isin(view.categories.category[rows], COMPUTED) & modules.marked[rows]
-    return np.asarray(rows[is_computed & np.array([*are_inside, False])[modules.module[rows]]])
+    return np.asarray(rows[np.array([*are_inside, False])[modules.module[rows]]])

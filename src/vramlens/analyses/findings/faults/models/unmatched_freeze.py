@@ -6,9 +6,7 @@ import re
 from collections.abc import Iterator
 
 import numpy as np
-from numpy.typing import NDArray
 
-from vramlens.analyses.attribution.categories import COMPUTED
 from vramlens.analyses.attribution.parameter_uses import training_rows
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.scene import Scene, after_failure
@@ -34,7 +32,7 @@ def unmatched_freeze(scene: Scene) -> Iterator[Finding]:
     is_trained = np.isin(use, (ParameterUse.STEPPED, ParameterUse.UNSTEPPED))
     if line is None or not is_trained.all() or len(parameters) < _FEWEST_PARAMETERS:
         return
-    rows = np.union1d(training_rows(names, parameters, alive), _activations(scene))
+    rows = np.union1d(training_rows(names, parameters, alive), scene.computed_rows)
     size_bytes = scene.bytes_of(rows)
     if size_bytes < _LEAST_SHARE * scene.advice_heap.requested_bytes:
         return
@@ -56,22 +54,17 @@ def unmatched_freeze(scene: Scene) -> Iterator[Finding]:
 
 
 def _freezing_line(scene: Scene) -> tuple[Place, str] | None:
-    """The line that freezes one parameter, with the test by its name; None where the recording has none."""
+    """The line that freezes one parameter, with the nearest test; None where the recording has none."""
     failure = scene.ending_failure
     source = {} if failure is None else failure.source
     for (file, number), text in source.items():
+        if not _FREEZES.match(text):
+            continue
         tests = [
             (abs(other - number), test)
             for (other_file, other), test in source.items()
-            if other_file == file and test.startswith("if ") and other != number
+            if other_file == file and test.startswith("if ")
         ]
-        if _FREEZES.match(text) and tests:
+        if tests:
             return Place(file, number, function=""), min(tests)[1]
     return None
-
-
-def _activations(scene: Scene) -> NDArray[np.int64]:
-    """What modules computed and is in use."""
-    view, rows = scene.view, scene.advice_rows
-    is_computed = np.isin(view.categories.category[rows], COMPUTED)
-    return np.asarray(rows[is_computed & view.modules.marked[rows]])
