@@ -93,6 +93,8 @@ def test_what_a_sampler_keeps_between_the_passes_of_a_model(
         ("x = x * (1 / 255)", 40, True),
         ("return frames.to(device).float()", 40, False),
         ("return frames.float() / 2550", 40, False),
+        ("return frames.to(device).half() / 255", 40, False),
+        ("return frames.to(torch.bfloat16) / 255", 40, False),
         ("return frames.to(device).float() / 255.0", 12, False),
     ],
 )

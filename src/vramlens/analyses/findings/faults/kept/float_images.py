@@ -17,6 +17,8 @@ from vramlens.units import counted, format_size
 
 _SCALED = re.compile(r"(?:/|\.div_?\()\s*255\b|\*\s*\(1(?:\.0)?\s*/\s*255\b")
 """``frames.float() / 255``: an image's bytes become numbers between 0 and 1."""
+_HALF = re.compile(r"\bhalf\b|float16")
+"""In 16 bits they take half as much; ``bfloat16``, too."""
 _LEAST_SHARE = 0.25
 """Of what is in use."""
 _FEWEST = 16
@@ -31,7 +33,7 @@ def float_images(scene: Scene) -> Iterator[Finding]:
     for line in scene.advice_heap.by_line:
         place = line.place
         expression = scene.source_of(place).removeprefix("return ")
-        if place is None or not _SCALED.search(expression):
+        if place is None or not _SCALED.search(expression) or _HALF.search(expression):
             continue
         rows = rows_of_lines(scene, {place})
         rows = rows[scene.view.categories.category[rows] != Category.ACTIVATIONS]
