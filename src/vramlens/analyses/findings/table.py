@@ -46,6 +46,7 @@ from vramlens.analyses.findings.faults.holders.waiting_objects import waiting_ob
 from vramlens.analyses.findings.faults.idle_experts import idle_experts
 from vramlens.analyses.findings.faults.kept.collected_outputs import collected_outputs
 from vramlens.analyses.findings.faults.kept.default_argument import default_argument
+from vramlens.analyses.findings.faults.kept.enlarged_by_steps import enlarged_by_steps
 from vramlens.analyses.findings.faults.kept.evaluation_outputs import evaluation_outputs
 from vramlens.analyses.findings.faults.kept.float_images import float_images
 from vramlens.analyses.findings.faults.kept.generation_scores import generation_scores
@@ -230,6 +231,7 @@ FROM_RECORDING: tuple[FindingRow[Scene], ...] = (
     _fault("padded_columns", padded_columns, takes_place_of="activations"),
     _fault("uneven_rows", uneven_rows, takes_place_of="activations"),
     _fault("unlabeled_positions", unlabeled_positions, takes_place_of="activations"),
+    _fault("enlarged_by_steps", enlarged_by_steps),
     _fault("larger_inputs", larger_inputs, may_be_meant=True),
     _fault("unconsumed_forward", unconsumed_forward, saves_at_most=True, may_be_meant=True),
     _fault("copied_ddp", copied_ddp, is_avoidable=True, saves_at_most=True),

@@ -90,6 +90,21 @@ def test_gradients_that_are_there_when_the_optimizer_asks(
         assert finding.place.line == 11
 
 
+@pytest.mark.parametrize(("beside", "is_enough"), [(0, False), (200, False), (900, True)])
+def test_states_that_are_as_large_as_the_tables(
+    tmp_path: Path, beside: int, *, is_enough: bool
+) -> None:
+    """Tables of 600 MiB, whose sparse optimizer keeps 1,200 MiB: their gradients' 600 MiB are not enough
+    where the limit is just above what is in use.
+    """
+    run = trained(looked_up=20, beside=0)
+    if beside:
+        run.frees(run.asks("optimizer", beside))
+    finding = finding_of(run.fails("optimizer", 400, tmp_path), "dense_embedding_gradient")
+    assert finding is not None
+    assert ("sparse=True alone" not in (finding.fix or "")) == is_enough
+
+
 def test_only_tables_of_which_few_rows_are_used_are_named(tmp_path: Path) -> None:
     run = trained(looked_up=20, beside=0)
     run.asks("embedding", 30, module="model.users")

@@ -59,3 +59,39 @@ def test_an_order_of_as_many_bytes_is_not_in_double_precision(tmp_path: Path) ->
     finding = finding_of(answer, "double_precision")
     assert finding is not None
     assert finding.bytes == 64 * MIB
+
+
+@pytest.mark.parametrize(
+    ("shape", "in_graph", "constant", "is_told"),
+    [
+        ("float64[32, 512, 512]", True, "float64[512, 512]", True),
+        ("float32[64, 512, 512]", True, "float64[512, 512]", False),  # of the same bytes
+        ("float64[32, 512, 512]", False, "float64[512, 512]", False),  # data: others may be anything
+    ],
+)
+def test_what_a_constant_of_the_program_widens(
+    tmp_path: Path, shape: str, constant: str, *, in_graph: bool, is_told: bool
+) -> None:
+    """A solver without modules: of most of its fields nobody knows the type."""
+    run = MadeRun(FRAMES)
+    run.asks("weights", 2, name="Solver.inverse", shape=constant)
+    run.asks("layer", 64, name=f"{shape} tensor", shape=shape, in_graph=in_graph)
+    for _ in range(4):
+        run.asks("layer", 64)
+    finding = finding_of(run.fails("layer", 64, tmp_path), "double_precision")
+    assert (finding is not None) == is_told
+    if finding is not None:
+        assert finding.bytes == (1 + 6 * 32) * MIB
+        assert "make Solver.inverse in single precision" in (finding.fix or "")
+        assert finding.place is not None
+        assert finding.place.line == FRAMES["weights"][0][1]
+
+
+def test_a_constant_of_other_sizes_widens_nothing(tmp_path: Path) -> None:
+    run = MadeRun(FRAMES)
+    run.asks("weights", 1, name="Solver.table", shape="float64[256, 512]")
+    shape = "float64[32, 512, 512]"
+    run.asks("layer", 64, name=f"{shape} tensor", shape=shape, in_graph=True)
+    finding = finding_of(run.fails("layer", 64, tmp_path), "double_precision")
+    assert finding is not None
+    assert "Solver.table" not in (finding.fix or "")

@@ -43,6 +43,7 @@ def generated(run: MadeRun, texts: int, *, name: str = "DynamicLayer") -> None:
     [
         (4, "DynamicLayer", True),
         (5, "StaticLayer", True),
+        (3, "DynamicCache.layers[3]", True),
         (2, "DynamicLayer", False),  # the present one, and one that waits
         (4, "Store", False),  # no cache
     ],

@@ -2,6 +2,7 @@
 
 collected_outputs: outputs of training steps, until an epoch ends.
 default_argument: what a function's default arguments collect.
+enlarged_by_steps: a tensor that each step enlarges.
 evaluation_outputs: outputs of an evaluation's batches, until it ends.
 float_images: images that are kept as float32.
 generation_scores: scores of all tokens that generate() keeps.

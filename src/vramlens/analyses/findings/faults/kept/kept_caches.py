@@ -14,7 +14,10 @@ from vramlens.analyses.scene import Scene, after_failure
 from vramlens.ground.verdict import Verdict
 from vramlens.units import format_size
 
-_ENTRY_OF_CACHE = re.compile(r"(?:^|\.)(?:\w*Layer\.(?:keys|values)|(?:key|value)_cache(?:\[|$))")
+_ENTRY_OF_CACHE = re.compile(
+    r"(?:^|\.)(?:\w*Layer\.(?:keys|values)|(?:key|value)_cache(?:\[|$))"
+    r"|Cache\.layers\[\d+\]\.(?:keys|values)$"
+)
 """What transformers calls the keys and values of a layer: ``DynamicLayer.keys``."""
 _GENERATION = re.compile(r"[/\\]transformers[/\\]generation[/\\]")
 _ADDS_A_PIECE = re.compile(r"\b(?:cat|concat)\(\s*[\[(]\s*[\w.\[\]]+\s*,")
@@ -82,9 +85,9 @@ def _of_texts(scene: Scene) -> _Caches | None:
     return _Caches(
         rows,
         size_bytes - size_bytes // count,
-        f"caches of keys and values of {count} texts that generate() has made",
+        f"caches of keys and values that {count} calls of generate() have left",
         "keep only the tokens of a result (out.sequences): with return_dict_in_generate=True it"
-        " holds its cache (past_key_values), too; a cache that a conversation goes on with can be"
+        " holds its cache (past_key_values) and its scores, too; a cache that a conversation goes on with can be"
         " moved to the CPU until then",
     )
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from vramlens.analyses.attribution.optimizer_state import most_states
 from vramlens.analyses.attribution.phases import EMBEDDING_FORWARD, LINEAR_FORWARD, Phase
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.scene import Scene, after_failure
@@ -155,8 +156,29 @@ def _alive(scene: Scene) -> Iterator[Finding]:
         bytes=size_bytes,
         place=view.place_of_block(tables[next(iter(gradient_of))]),
         evidence=(_EVIDENCE,),
-        fix=f"{_FIX}: about {format_size(size_bytes)} less",
+        fix=_fix_of_optimizer(scene, list(gradient_of), size_bytes)
+        or f"{_FIX}: about {format_size(size_bytes)} less",
         extent=scene.extent(rows),
+    )
+
+
+def _fix_of_optimizer(scene: Scene, tables: Sequence[str], gradient_bytes: int) -> str:
+    """What to do where the first step makes states as large as the tables, so that sparse gradients alone
+    are not enough; "" elsewhere.
+    """
+    phases, limit_bytes = scene.view.phases, scene.failure and scene.failure.limit_low_bytes
+    is_in_optimizer = phases.phase[scene.advice_rows[-1]] == Phase.OPTIMIZER
+    table_bytes = scene.bytes_of([_tables(scene)[table] for table in tables])
+    state_bytes = most_states(scene.view) * table_bytes
+    in_use_bytes = scene.advice_heap.requested_bytes - gradient_bytes + state_bytes
+    if limit_bytes is None or not is_in_optimizer or in_use_bytes <= limit_bytes:
+        return ""
+    return (
+        "make the tables smaller: where ids have gaps, as raw numbers have, number those that occur"
+        " 0, 1, 2, … (np.unique(ids, return_inverse=True)) before max() + 1 is the number of rows,"
+        f" or hash them. sparse=True alone ({format_size(gradient_bytes)} less) is not enough with"
+        f" torch.optim.SparseAdam, whose states take {format_size(state_bytes)}; with plain SGD it"
+        " is"
     )
 
 
