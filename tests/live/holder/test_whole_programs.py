@@ -113,3 +113,92 @@ def test_the_statement_in_a_function_that_returns_several(
     )
     assert leak.owner is not None
     assert leak.owner.line == 4
+
+
+def test_objects_that_are_registered_as_hooks(
+    load_program: Callable[..., types.ModuleType],
+) -> None:
+    """A class with ``__call__``: the registration, of which only the last handle is kept."""
+    leak = _leak_in(
+        load_program,
+        """\
+        class Moments:
+            def __init__(self, width):
+                self.total = torch.zeros(width, width)
+            def __call__(self, module, args, output):
+                self.total += output.t() @ output
+
+        model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Linear(64, 64))
+        def validate():
+            for layer in model:
+                moments = Moments(64)
+                handle = layer.register_forward_hook(moments)
+            with torch.no_grad():
+                model(torch.randn(16, 64))
+            handle.remove()
+
+        for _ in range(12):
+            validate()
+            watch.step()
+        """,
+    )
+    assert leak.owner.line == 11
+    assert "keep all handles of the loop in a list" in leak.fix
+
+
+@pytest.mark.parametrize("table", ["_forward_pre_hooks", "_backward_hooks"])
+def test_a_registration_with_another_table_is_not_the_one(
+    load_program: Callable[..., types.ModuleType], table: str
+) -> None:
+    method = {
+        "_forward_pre_hooks": "register_forward_pre_hook",
+        "_backward_hooks": "register_full_backward_hook",
+    }[table]
+    leak = _leak_in(
+        load_program,
+        f"""\
+        class Moments:
+            def __init__(self):
+                self.total = torch.zeros(64, 64)
+            def __call__(self, *args):
+                pass
+
+        model = torch.nn.Linear(64, 64)
+        def listen():
+            model.register_forward_hook(Moments()).remove()
+            model.{method}(Moments())
+
+        for _ in range(12):
+            listen()
+            watch.step()
+        """,
+    )
+    assert leak.owner.line == 10
+
+
+def test_a_call_that_ran_once_keeps_no_many(
+    load_program: Callable[..., types.ModuleType],
+) -> None:
+    """The same method in the function that has the object, and in one that is given it."""
+    source = """\
+        import contextlib, gc
+        import vramlens
+
+        def main():
+            scope = contextlib.ExitStack()
+            scope.callback(len, torch.zeros(8, 8))
+            for _ in range(12):
+                work(scope)
+            return vramlens.who_holds(latest())
+
+        def work(scope):
+            scope.callback(len, torch.randn(64, 63))
+
+        def latest():
+            tensors = filter(torch.is_tensor, gc.get_objects())
+            return next(tensor for tensor in tensors if tensor.shape == (64, 63))
+
+        found = main()
+        """
+    program = load_program(textwrap.dedent(source))
+    assert program.found.owners[0].line == 12

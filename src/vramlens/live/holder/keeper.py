@@ -35,6 +35,7 @@ from vramlens.live.holder.linked_fields import field_with, given_by
 from vramlens.live.holder.registrations import (
     caching_line,
     calls_with,
+    hook_registrations,
     is_hook_name,
     registrations,
 )
@@ -68,6 +69,8 @@ _LONGEST_SOURCE = 32
 _DETACHES = ("detach", "item", "cpu", "tolist", "numpy")
 _MAKING = 30
 """Points less for a statement that puts the container itself there: half of what storing is worth."""
+_ONCE = 15
+"""Points less for a statement that has run once and keeps many: more than a name further off costs."""
 _CALL_SCORE, _REGISTRATION_SCORE, _DECORATOR_SCORE = 100, 60, 200
 """Points of a call that hands it over (a good store's), of a registration (above a mention, and its
 own points come to it), and of a cache's decorator (which nothing in its function outdoes).
@@ -246,7 +249,11 @@ class Statements(UsersSource):
         if not chain.links or not is_hook_name(chain.links[-1].name):
             return None
         code = code_of(kept)
-        return None if code is None or not is_users(code.co_filename) else self.registration(code)
+        if code is not None:
+            return self.registration(code) if is_users(code.co_filename) else None
+        cls = class_name(type(kept))
+        best = _best_call(hook_registrations(self, chain.links[-1].name, cls))
+        return None if best is None else _keeper_at(best, _REGISTRATION_SCORE + best[0])
 
     def _filing(self, chain: Chain, kept: Any) -> Keeper | None:
         """Of what a library files by itself: the call that makes it."""
@@ -301,6 +308,8 @@ class Statements(UsersSource):
             score += _key_points(store, searched)
         if _makes_container(store, searched):
             score -= _MAKING
+        if _has_run_once(store, searched, hops):
+            score -= _ONCE
         allocating_line = example.made
         if (
             allocating_line is not None
@@ -446,6 +455,12 @@ def _makes_container(store: Store, searched: SearchedName) -> bool:
         return bool(searched.keys)
     is_entry = store.how == "item" and not store.refers_to_itself
     return is_entry and len(store.keys) < len(searched.keys)
+
+
+def _has_run_once(store: Store, searched: SearchedName, hops: int) -> bool:
+    """Whether a statement is in the call that still has the variable, and in no loop of it."""
+    is_of_call = searched.how == "variable" and not searched.is_returned and not hops
+    return is_of_call and not store.loops
 
 
 def _receiver_points(store: Store, searched: SearchedName) -> int:

@@ -39,6 +39,40 @@ def is_registered_hook(source: UsersSource, function_name: str, file: str, line:
     return False
 
 
+def hook_registrations(
+    source: UsersSource, table: str, cls: str
+) -> Iterator[tuple[int, Module, CallSite]]:
+    """Yields the calls that put objects of the user's class with ``__call__`` into a table of hooks of
+    PyTorch's (``_forward_hooks``: ``register_forward_hook``), each with its points.
+    """
+    table_words = _words_of_hook(table)
+    for module in source.modules():
+        for name, sites in module.calls.items():
+            if not name.startswith("register_") or not is_hook_name(name):
+                continue
+            if _words_of_hook(name) - {"full"} not in (table_words, set()):
+                continue
+            for site in sites:
+                if any(_is_made_of(module, site, part, cls) for part in site.call.args):
+                    points = site.loops + 20 * source.has_run(module.file, site.statement.lineno)
+                    yield points, module, site
+
+
+def _words_of_hook(name: str) -> set[str]:
+    return set(name.split("_")) - {"", "register", "hook", "hooks"}
+
+
+def _is_made_of(module: Module, site: CallSite, argument: ast.expr, cls: str) -> bool:
+    """Whether an argument makes an object of a class, or is a variable that has one."""
+    if isinstance(argument, ast.Name):
+        stores = module.stores.get(argument.id, ())
+        values = [store.value for store in stores if store.function is site.function]
+    else:
+        values = [argument]
+    calls = (value for value in values if isinstance(value, ast.Call))
+    return any(last_name(call.func) == cls for call in calls)
+
+
 def _hook_arguments(module: Module) -> Iterator[ast.expr]:
     """Yields what is given to functions that register hooks, by their name."""
     for name, sites in module.calls.items():
