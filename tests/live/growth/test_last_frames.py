@@ -84,6 +84,11 @@ def test_kept(tmp_path: Path, source: str, names: str) -> None:
             "False",
         ),
         ("def main():\n    asks()\nmain()\nmain\n", "False"),
+        (  # main() waits for a task: as many functions, but not the same
+            "import asyncio\nasync def task():\n    asks()\n"
+            "async def main():\n    await asyncio.create_task(task())\nasyncio.run(main())\n",
+            "False",
+        ),
         (  # what the stack holds goes before main() ends
             "from contextlib import ExitStack\ndef main():\n    with ExitStack() as scope:\n"
             "        asks()\nmain()\n",

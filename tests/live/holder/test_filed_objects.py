@@ -122,6 +122,49 @@ def main(tick):
     )
 
 
+@pytest.mark.parametrize(
+    ("statement", "fix"),
+    [
+        (
+            "stopped = asyncio.create_task(self.stopping.wait())",
+            "call stopped.cancel() once nobody needs it: a task that waits keeps its context",
+        ),
+        (
+            "asyncio.create_task(self.stopping.wait())",
+            "end what waits there once nobody needs it: asyncio.timeout(...), or task.cancel()",
+        ),
+    ],
+)
+def test_waiters_whose_context_has_a_tensor(told: Told, statement: str, fix: str) -> None:
+    """The coroutine that waits is asyncio's own."""
+    leak = told(f"""
+import contextvars
+current = contextvars.ContextVar("current")
+
+class Service:
+    def __init__(self):
+        self.stopping = asyncio.Event()
+    async def handle(self):
+        current.set(torch.zeros(4096))
+        {statement}
+        await asyncio.sleep(0)
+    async def stop(self):
+        self.stopping.set()
+
+async def serve(tick):
+    service = Service()
+    for _ in range(STEPS):
+        await asyncio.create_task(service.handle())
+        tick()
+    await service.stop()
+
+def main(tick):
+    asyncio.run(serve(tick))
+""")
+    assert leak.owner.source == statement
+    assert leak.fix == fix
+
+
 def test_loggers(told: Told) -> None:
     leak = told("""
 class Tagged(logging.Filter):

@@ -58,8 +58,8 @@ def keep_last(frame: types.FrameType | None) -> bool:
         return _latest[1]
     kept_frames[:] = _last_frames(stack[::-1])[::-1]
     inside = takewhile(lambda frame: not _is_main_module(frame), stack)
-    users = [frame for frame in inside if is_users(frame.f_code.co_filename)]
-    sees_all = is_main and bool(kept_frames) and len(users) == len(kept_frames)
+    users = {id(frame) for frame in inside if is_users(frame.f_code.co_filename)}
+    sees_all = is_main and bool(kept_frames) and users <= set(map(id, kept_frames))
     sees_all &= not any(_lets_go_before_its_end(*place) for place in map(_place_of, kept_frames))
     _latest = places, sees_all
     return sees_all

@@ -67,6 +67,9 @@ _FILINGS = {
 
 _CREATES_TASK = re.compile(r"[\w.]*(?:create_task|ensure_future)\(.*\)")
 """A statement that is nothing but the call, so that a name can be set before it."""
+_NAMES_TASK = re.compile(rf"(?P<name>[A-Za-z_][\w.]*) = {_CREATES_TASK.pattern}$")
+_WAITING = {"_waiters": ("wait", "acquire"), "_getters": ("get",), "_putters": ("put",)}
+"""What asyncio's locks, events and queues call those who wait, and the methods that make them wait."""
 _LOOPS = ("asyncio", "_asyncio", "selectors", "uvloop")
 """Modules whose objects wait in an event loop: timers, futures, what a selector looks at."""
 
@@ -116,6 +119,38 @@ def waiting_coroutine(chain: Chain, below: Sequence[Any]) -> types.CodeType | No
             code = code_of(coroutine)
             return code if code is not None and is_users(code.co_filename) else None
     return None
+
+
+def waiting_store(source: UsersSource, chain: Chain) -> Store | None:
+    """The call that waits, of those that pile up in what asyncio's locks, events and queues keep of their
+    waiters; None of anything else.
+    """
+    methods = _waiting_methods(chain)
+    calls = [
+        store
+        for module in (source.modules() if methods else ())
+        for store in module.stores.get(chain.links[-2].name, ())
+        if store.method in methods
+    ]
+    return max(calls, key=lambda store: _weight(source, store), default=None)
+
+
+def waiters_fix(store: Store | None, chain: Chain) -> str:
+    """What to do about waiters that pile up; empty of any other statement."""
+    if store is None or store.method not in _waiting_methods(chain):
+        return ""
+    call = ast.unparse(store.statement)
+    task = _NAMES_TASK.match(call)
+    if task is None:
+        return "end what waits there once nobody needs it: asyncio.timeout(...), or task.cancel()"
+    return f"call {task['name']}.cancel() once nobody needs it: a task that waits keeps its context"
+
+
+def _waiting_methods(chain: Chain) -> tuple[str, ...]:
+    """The methods that fill a table of waiters; none of any other container."""
+    if len(chain.links) < 2 or not _is_of_event_loop(chain.links[-2].value):
+        return ()
+    return _WAITING.get(chain.links[-1].name, ())
 
 
 def waiting_fix(coroutine: str, statement: str) -> str:

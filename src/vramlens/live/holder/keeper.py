@@ -30,7 +30,11 @@ from vramlens.live.heap.objects import (
     line_of_report,
 )
 from vramlens.live.holder.chain import Chain
-from vramlens.live.holder.filed_objects import filing_store, waiting_coroutine
+from vramlens.live.holder.filed_objects import (
+    filing_store,
+    waiting_coroutine,
+    waiting_store,
+)
 from vramlens.live.holder.linked_fields import field_with, given_by
 from vramlens.live.holder.registrations import (
     caching_line,
@@ -257,7 +261,7 @@ class Statements(UsersSource):
 
     def _filing(self, chain: Chain, kept: Any) -> Keeper | None:
         """Of what a library files by itself: the call that makes it."""
-        store = filing_store(self, chain, kept)
+        store = filing_store(self, chain, kept) or waiting_store(self, chain)
         return None if store is None else Keeper(store.file, store.line, store.function.name, store)
 
     def _starting_call(self, chain: Chain, below: Sequence[Any]) -> Keeper | None:

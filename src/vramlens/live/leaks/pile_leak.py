@@ -18,7 +18,12 @@ from vramlens.live.heap.ancestors import Ancestors
 from vramlens.live.heap.objects import is_array, is_users, length_of
 from vramlens.live.heap.tensors import device_of
 from vramlens.live.holder.chain import Chain, chain_of
-from vramlens.live.holder.filed_objects import filing_fix, waiting_coroutine, waiting_fix
+from vramlens.live.holder.filed_objects import (
+    filing_fix,
+    waiters_fix,
+    waiting_coroutine,
+    waiting_fix,
+)
 from vramlens.live.holder.keeper import Keeper, statement_source, store_of
 from vramlens.live.holder.keeper_position import (
     first_of_run,
@@ -215,7 +220,9 @@ class _PileCase:
     def _fix(self, kind: str, keeper: Keeper | None, owner: LeakOwner, kept_things: Kept) -> str:
         if self._coroutine:
             return waiting_fix(self._coroutine, statement_source(keeper))
-        filed = filing_fix(store_of(keeper), self._way_to_container, self._kept)
+        store = store_of(keeper)
+        way = self._way_to_container
+        filed = filing_fix(store, way, self._kept) or waiters_fix(store, way)
         of_library = filed or library_fix(kind, self._chain, self._at, keeper)
         entries = length_of(self._container)
         if not of_library and entries is not None and 2 * entries < self._pile.pace.steps:
