@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+from support.made_failures import MadeRun
 from support.recordings import DATA
 from vramlens import load
 from vramlens.analyses.attribution.attribution import Attribution
 from vramlens.analyses.attribution.optimizer_state import most_states
 from vramlens.analyses.failure.first_step.after_blocks import bytes_after_blocks
-from vramlens.analyses.failure.first_step.first_step_need import _gradients_beside
+from vramlens.analyses.failure.first_step.first_step_need import (
+    _gradients_beside,
+    need_of_first_step,
+)
 from vramlens.analyses.failure.first_step.forward_progress import (
     Progress,
     _alike_bytes,
@@ -104,3 +110,32 @@ def test_a_block_that_kept_little_is_computed_again() -> None:
 )
 def test_a_block_is_the_first_part_that_is_numbered(path: str, block: str) -> None:
     assert _block_path(path) == block
+
+
+@pytest.mark.parametrize(
+    ("mib_by_block", "least_to_come"),
+    [
+        ([40, 40], 2 * 4 * 40 * 0.9),  # two whole blocks more, nearly as large
+        ([40, 20], 0),  # a pyramid: each block is smaller than the one before
+        ([40, 40, 40], 4 * 40 * 0.9),
+        ([20, 40], 2 * 4 * 20 * 0.9),
+    ],
+)
+def test_what_blocks_to_come_keep_at_least(
+    tmp_path: Path, mib_by_block: list[int], least_to_come: float
+) -> None:
+    """Four blocks of four layers each, of which the last that began had come to its third layer."""
+    frames = {f"layer {n}": (("/home/user/glow.py", 20 + n, "forward"),) for n in range(4)}
+    run = MadeRun({"weights": (("/home/user/glow.py", 5, "load"),), **frames})
+    for block in range(4):
+        run.asks("weights", 2, name=f"model.blocks.{block}.conv.weight", kind="parameter")
+    for block, mib in enumerate(mib_by_block):
+        for layer in range(4 if block + 1 < len(mib_by_block) else 2):
+            run.asks(f"layer {layer}", mib, module=f"model.blocks.{block}.conv")
+    alive_mib = sum(run.alive.values()) // MIB
+    run.fails("layer 2", mib_by_block[-1], tmp_path)
+    view = load(tmp_path / "made.vram").attribution()
+    need = need_of_first_step(view, view.device.out_of_memory[-1])
+    assert need is not None
+    to_come = need.low_bytes / MIB - alive_mib - mib_by_block[-1]
+    assert to_come == pytest.approx(least_to_come, abs=1)

@@ -99,7 +99,9 @@ def progress_of(
         blocks=len(own_blocks),
         done=place,
         path=blocks[latest],
-        low_bytes=_least_of_blocks(blocks, latest, min(filter(None, done))),
+        low_bytes=0
+        if _shrinks(view, alive[block == latest - 1], alive[block == latest])
+        else _least_of_blocks(blocks, latest, min(filter(None, done))),
         high_bytes=to_come + request.size_bytes + max(after_bytes, again_bytes),
         alike_bytes=alike_bytes,
     )
@@ -145,6 +147,30 @@ def _least_of_blocks(blocks: Sequence[str], latest: int, smallest_bytes: int) ->
         return 0
     alike = sum(_kind(path) == kind for path in blocks[latest + 1 :])
     return int(_SPARE * smallest_bytes) * alike
+
+
+def _shrinks(
+    view: Attribution, earlier_rows: NDArray[np.int64], latest_rows: NDArray[np.int64]
+) -> bool:
+    """Whether the latest block has kept less than the one before at the same stacks: the blocks of a
+    pyramid (Glow's, an encoder's for images) are of one kind, and each is smaller.
+    """
+    earlier, latest = _sizes_by_stack(view, earlier_rows), _sizes_by_stack(view, latest_rows)
+    pairs = [
+        (before, now)
+        for stack, sizes in latest.items()
+        for before, now in zip(earlier.get(stack, ()), sizes, strict=False)
+    ]
+    return sum(now for _, now in pairs) < _SPARE * sum(before for before, _ in pairs)
+
+
+def _sizes_by_stack(view: Attribution, rows: NDArray[np.int64]) -> dict[int, list[int]]:
+    allocations = view.device.allocations
+    sizes: dict[int, list[int]] = defaultdict(list)
+    stacks, bytes_of_row = allocations.stack[rows], allocations.requested_bytes[rows]
+    for stack, size in zip(stacks.tolist(), bytes_of_row.tolist(), strict=True):
+        sizes[stack].append(size)
+    return sizes
 
 
 def _most_of_blocks(done: Sequence[int], blocks_to_come: int) -> int:
