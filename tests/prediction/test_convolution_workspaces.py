@@ -86,29 +86,29 @@ def test_a_wide_volumes_result_is_written_as_it_lies() -> None:
 
 
 @pytest.mark.parametrize(
-    ("images", "inputs", "outputs", "side", "is_copied"),
+    ("images", "inputs", "outputs", "side", "copied_bytes"),
     [  # few_channels.json.xz in benchmarks/prediction
-        (12, 128, 1, 256, False),
-        (12, 128, 8, 256, True),
-        (12, 128, 16, 256, False),
-        (12, 64, 1, 256, False),
-        (12, 64, 64, 256, True),
-        (12, 64, 128, 256, False),
-        (2, 64, 8, 64, False),
-        (12, 12, 64, 256, True),
-        (2, 12, 64, 256, False),
-        (2, 12, 1, 256, True),
-        (12, 3, 32, 256, False),
+        (12, 128, 1, 256, None),
+        (12, 128, 8, 256, 427_966_608),
+        (12, 128, 16, 256, None),
+        (12, 64, 1, 256, None),
+        (12, 64, 64, 256, 404_684_944),
+        (12, 64, 128, 256, None),
+        (2, 64, 8, 64, None),
+        (12, 12, 64, 256, 239_961_119),
+        (2, 12, 64, 256, None),
+        (2, 12, 1, 256, 8_403_920),
+        (12, 3, 32, 256, None),
     ],
 )
 def test_a_pointwise_weights_gradient_copies_images_of_few_channels(
-    images: int, inputs: int, outputs: int, side: int, *, is_copied: bool
+    images: int, inputs: int, outputs: int, side: int, copied_bytes: int | None
 ) -> None:
     call = convolution(images, inputs, outputs, (side, side), kernel=1)
-    copies = call.tensor.nbytes + call.output.nbytes
     by_image = images * call.weight.nbytes
     asked = call.bytes_of_weight_gradient
-    assert (copies <= asked < copies + 2**20) if is_copied else asked == by_image
+    measured, room = (by_image, 0) if copied_bytes is None else (copied_bytes, 8 * MIB // 5)
+    assert abs(asked - measured) <= room
 
 
 @pytest.mark.parametrize(

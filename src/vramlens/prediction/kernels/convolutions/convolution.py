@@ -73,6 +73,10 @@ _FEW_PRODUCTS, _FEW_OF_MANY, _FEW_POINTS = 500_000_000, 120_000_000, 20_000
 numbers of one channel.
 """
 _SMALL_KERNEL, _FEW_OF_SMALL = 3, 48
+_FEW_OF_LINE, _FEW_PRODUCTS_OF_LINE = 40, 264_000_000
+"""Channels and products up to which the result of a signal in 32 bits is made of what lies there
+(signal_layers.json.xz).
+"""
 _MANY_GROUPS = 48
 _FEW_CHANNELS, _MANY_POINTS = 32, 40_000
 _FEW_OF_STRIDED, _MANY_INPUTS_OF_STRIDED, _MOST_OUTPUTS_OF_STRIDED = 72, 448, 192
@@ -87,7 +91,7 @@ _FEW_ODD_CHANNELS = range(5, 16)
 """Of 16 bits, that are taken as they lie for a result, but for eight (odd_channels.json.xz)."""
 _DEPTHWISE_OF_HALF = 5
 """The largest kernel of float16 that cuDNN runs depthwise, without stride."""
-_IMAGE_DIMS, _VOLUME_DIMS = 4, 5
+LINE_DIMS, _IMAGE_DIMS, _VOLUME_DIMS = 3, 4, 5
 _MANY_OF_VOLUME = 64
 """Channels from which on a volume's result is written as it lies."""
 
@@ -338,7 +342,9 @@ class Convolution:
     def _is_small_image(self) -> bool:
         """Whether the result of an image in 32 bits is taken as it lies for its few channels."""
         inputs, outputs = int(self.tensor.shape[1]), int(self.output.shape[1])
-        is_wide = self.tensor.dim() == _IMAGE_DIMS and self.tensor.dtype is torch.float32
+        is_wide = self.tensor.dim() <= _IMAGE_DIMS and self.tensor.dtype is torch.float32
+        if is_wide and self.is_line and self.groups == 1:
+            return inputs <= _FEW_OF_LINE and self._products <= _FEW_PRODUCTS_OF_LINE
         if not is_wide or self.groups > 1 or max(self.weight.shape[2:]) > _SMALL_KERNEL:
             return False
         if self._points < _MANY_POINTS and inputs <= _FEW_OF_SMALL:
@@ -355,6 +361,11 @@ class Convolution:
     def result_points(self) -> int:
         """Numbers of one channel of all results."""
         return int(self.output.numel() // self.output.shape[1])
+
+    @property
+    def is_line(self) -> bool:
+        """Whether it is of signals."""
+        return bool(self.tensor.dim() == LINE_DIMS)
 
     @property
     def is_half(self) -> bool:

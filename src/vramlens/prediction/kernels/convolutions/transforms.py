@@ -35,6 +35,19 @@ _MORE_OUTPUTS, _LEAST_POINTS = range(20, 37), 1 << 16
 """Outputs of a weight that need four times as many numbers of a channel as fewer outputs do, and so
 many of these.
 """
+_MANY_INPUTS, _OUTPUTS_OF_MANY, _USUAL_IMAGES, _FEWER_IMAGES = 68, range(14, 65), 64, 48
+_USUAL_CHANNELS, _USUAL_SIDE = range(24, 65), 40
+_USUAL_POINTS, _MOST_USUAL_POINTS, _MOST_POINTS_OF_LARGER, _LEAST_POINTS_OF_FEW = (
+    14_384,
+    35_200,
+    49_152,
+    12_080,
+)
+"""Of a weight's gradient of small images: inputs above which few outputs are enough, and these; images of such and of
+others; channels of others, and their longest side. The last four are numbers of a channel of all images: the fewest
+and the most, those of larger kernels with many inputs, and the fewest of 32 x 32 channels (of 151 such in
+weight_gradients.json.xz, padded_layers.json.xz and older files 142 are made of transforms).
+"""
 _TILED_INPUTS, _LEAST_TILED_POINTS = (20, 28), 150_000
 """Inputs whose gradient is made in tiles, where an image is larger than one, or of more outputs and so
 many numbers of a channel: multiples of four that are none of eight; of 12 and 36 it is copied.
@@ -58,6 +71,8 @@ class PlainConvolution:
         """Whether the weight's gradient is made of transforms."""
         if not self._images_a_channel:
             return False
+        if self._has_usual_transforms:
+            return True
         side = max(self.tensor.shape[2:])
         if self._inputs == self._outputs == _FEW_CHANNELS:
             return self._images_a_channel >= _TRANSFORMS and side <= _LARGEST_TRANSFORMED
@@ -66,6 +81,33 @@ class PlainConvolution:
             return is_small and self._points >= _LEAST_POINTS
         is_small = self._inputs < _FEW_CHANNELS and side <= 2 * _LARGEST_TRANSFORMED
         return is_small and self._points >= 4 * _LEAST_POINTS and self._outputs in _MORE_OUTPUTS
+
+    @property
+    def _has_usual_transforms(self) -> bool:
+        """Whether it is of as many numbers as the layers of networks for small images have: of few outputs for their
+        inputs, or of few of both.
+        """
+        images, side, kernel = int(self.tensor.shape[0]), *self._longest_sides
+        channels = self._inputs, self._outputs
+        if self._inputs > _MANY_INPUTS:
+            is_usual = side <= _LARGEST_TRANSFORMED and self._outputs in _OUTPUTS_OF_MANY
+            most_points = _MOST_POINTS_OF_LARGER if kernel > _SMALL_KERNEL else self._points
+            return (
+                is_usual
+                and images >= _USUAL_IMAGES
+                and _USUAL_POINTS <= self._points <= most_points
+            )
+        are_usual = all(count in _USUAL_CHANNELS for count in channels)
+        if not are_usual or images < _FEWER_IMAGES or side > _USUAL_SIDE:
+            return False
+        if self._inputs * self._outputs <= _FEW_CHANNELS**2:
+            return max(channels) >= _FEW_CHANNELS and self._points > _LEAST_POINTS_OF_FEW
+        return self._inputs >= _FEW_CHANNELS and _USUAL_POINTS <= self._points <= _MOST_USUAL_POINTS
+
+    @property
+    def _longest_sides(self) -> tuple[int, int]:
+        """Of an image, and of the kernel."""
+        return max(map(int, self.tensor.shape[2:])), max(map(int, self.weight.shape[2:]))
 
     @property
     def may_make_weight_of_transforms(self) -> bool:

@@ -123,9 +123,10 @@ class WeightGradient:
         if call.has_channels_last:
             return self._bytes_with_channels_last
         if call.is_pointwise:
-            return bytes_of_pointwise_gradient(
-                call.tensor, call.output, self._partial_sum, self._usual_sums
-            )
+            is_of_tiles = call.is_line or (not call.is_half and self._is_single_image)
+            is_of_tiles = is_of_tiles and self._sizes.least_channels >= _LEAST_TILED
+            sums = self._sums_of_points if is_of_tiles else self._usual_sums
+            return bytes_of_pointwise_gradient(call.tensor, call.output, self._partial_sum, sums)
         if self._sums_few:
             return self._bytes_of_few_summed
         if not call.is_half and int(call.output.shape[1]) < _LEAST_WIDE_CHANNELS:
@@ -286,7 +287,7 @@ class WeightGradient:
         transformed = Float32Convolution.of(call.tensor, call.weight, call.output, call.stride)
         if transformed.kernel == _SMALL_KERNEL and transformed.bytes_of_weight_gradient:
             return transformed.bytes_of_weight_gradient
-        is_image = call.tensor.dim() == _IMAGE_DIMS
+        is_image = call.tensor.dim() <= _IMAGE_DIMS
         if is_image and call.result_points < _VERY_FEW_RESULTS:
             return KERNEL_BYTES
         return call.bytes_of_all_copies + self._usual_sums
@@ -342,6 +343,13 @@ class WeightGradient:
         return is_small and (is_eight or is_four)
 
     @property
+    def _sums_of_points(self) -> int:
+        """Bytes of the partial sums of a 1 x 1 kernel's gradient that is made of copies."""
+        if self.call.is_half:
+            return bytes_of_tiled_sums_of_halves(self._sizes) or 0
+        return bytes_of_tiled_sums(self._sizes)
+
+    @property
     def _usual_sums(self) -> int:
         """Bytes of the partial sums of a weight of which others are not known."""
         partial_sum, is_half = self._partial_sum, self.call.is_half
@@ -362,5 +370,5 @@ class WeightGradient:
 
     @property
     def _is_single_image(self) -> bool:
-        """Whether it is of images, not in groups."""
-        return self.call.groups == 1 and bool(self.call.tensor.dim() == _IMAGE_DIMS)
+        """Whether it is of images or signals, not in groups: PyTorch takes a signal for an image of one line."""
+        return self.call.groups == 1 and bool(self.call.tensor.dim() <= _IMAGE_DIMS)

@@ -15,6 +15,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+from vramlens.prediction.kernels.convolutions.weight_sizes import shared
+
 if TYPE_CHECKING:
     import torch
 else:
@@ -24,6 +26,11 @@ _VOLUME_DIMS = 5
 _EIGHT, _FEW_CHANNELS, _MORE_CHANNELS, _LEAST_CHANNELS, _SMALL_KERNEL = 8, 32, 64, 16, 3
 _SMALL_IMAGE, _MIDDLE_IMAGE, _MANY_POINTS = 400, 48 * 48, 40_000
 """Numbers of one channel of an image, and of all."""
+_TILE_SIDE, _FEW_TILES, _LEAST_INPUTS, _MOST_SUMMED = 128, 24, 40, 1_570
+"""Of a result's tiles: their channels and points, and how many are few for 132 processors; channels above which an
+image is summed so, and numbers up to which are (padded_layers.json.xz, signal_layers.json.xz).
+"""
+_DOUBLED = 64, 128
 _MOST_INPUTS = {128: 64, 256: 32}
 """By outputs."""
 
@@ -35,9 +42,25 @@ def is_written_as_it_lies(tensor: Any, weight: Any, output: Any) -> bool:
     kernel = max(weight.shape[2:])
     if tensor.dim() == _VOLUME_DIMS:
         return _is_volume_written(tensor, output, is_point=kernel == 1)
+    if kernel > 1 and (_is_in_few_tiles(tensor, weight, output) or _is_doubled(tensor, output)):
+        return True
     return _is_odd_image_written(tensor, output) or (
         kernel == _SMALL_KERNEL and _is_wide_image_written(tensor, output)
     )
+
+
+def _is_in_few_tiles(tensor: Any, weight: Any, output: Any) -> bool:
+    """Whether a result is made in few tiles, of not too many numbers each."""
+    inputs, outputs = int(tensor.shape[1]), int(output.shape[1])
+    tiles = shared(int(output.numel()) // outputs, _TILE_SIDE) * shared(outputs, _TILE_SIDE)
+    is_summed = inputs > _LEAST_INPUTS and int(weight.numel()) // outputs <= _MOST_SUMMED
+    return is_summed and tiles <= _FEW_TILES
+
+
+def _is_doubled(tensor: Any, output: Any) -> bool:
+    """Whether 64 channels become 128, as in the second layer of a generator or an encoder."""
+    channels = int(tensor.shape[1]), int(output.shape[1])
+    return channels == _DOUBLED and int(tensor.numel()) // channels[0] >= _MANY_POINTS
 
 
 def _is_odd_image_written(tensor: Any, output: Any) -> bool:

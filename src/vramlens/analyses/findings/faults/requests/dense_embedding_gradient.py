@@ -166,7 +166,8 @@ def _fix_of_optimizer(scene: Scene, tables: Sequence[str], gradient_bytes: int) 
     """What to do where the first step makes states as large as the tables, so that sparse gradients alone
     are not enough; "" elsewhere.
     """
-    phases, limit_bytes = scene.view.phases, scene.failure and scene.failure.limit_low_bytes
+    phases = scene.view.phases
+    limit_bytes = None if scene.failure is None else scene.failure.limit_low_bytes
     is_in_optimizer = phases.phase[scene.advice_rows[-1]] == Phase.OPTIMIZER
     table_bytes = scene.bytes_of([_tables(scene)[table] for table in tables])
     state_bytes = most_states(scene.view) * table_bytes
