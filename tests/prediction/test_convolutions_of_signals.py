@@ -66,6 +66,12 @@ def test_gradients_of_weights(sizes: tuple[Any, ...], dtype: torch.dtype, measur
     assert abs((0 if predicted == NOTHING else predicted) - measured) <= 0.03 * call.own_bytes
 
 
+def test_plans_that_are_tried_are_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
+    call = convolution(128, 128, 32, (32, 32), 3, 1, 1)
+    assert call.bytes_of_weight_gradient < 2 * call.own_bytes
+
+
 @pytest.mark.parametrize(
     ("sizes", "measured"),
     [

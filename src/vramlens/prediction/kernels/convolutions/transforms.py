@@ -16,9 +16,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vramlens.prediction.kernels.image_layout import bytes_of
+
+if TYPE_CHECKING:
+    import torch
+else:
+    from vramlens.ground.late_torch import torch
 
 _COMPLEX_BYTES = 8
 _TILE_SIDE = 32
@@ -85,8 +90,10 @@ class PlainConvolution:
     @property
     def _has_usual_transforms(self) -> bool:
         """Whether it is of as many numbers as the layers of networks for small images have: of few outputs for their
-        inputs, or of few of both.
+        inputs, or of few of both. Where cuDNN tries its plans, others are faster (tried_plans.json.xz).
         """
+        if torch.backends.cudnn.benchmark:
+            return False
         images, side, kernel = int(self.tensor.shape[0]), *self._longest_sides
         channels = self._inputs, self._outputs
         if self._inputs > _MANY_INPUTS:
