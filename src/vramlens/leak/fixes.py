@@ -19,6 +19,8 @@ FIXES = {
     "are done",
     "thread": "empty {name} when the thread's task ends: a thread's variables live as long as the"
     " thread",
+    "waiting_threads": "let {name}() return once nobody needs it, by a timeout or an event: its threads wait, and"
+    " a thread's variables live as long as the thread",
     "autograd_cycle": "compute second derivatives with torch.autograd.grad(..., create_graph=True),"
     " or set p.grad = None after use; on ctx, use save_for_backward",
     "cycle": "make {name} a weak reference (weakref.ref), or set it to None when done",

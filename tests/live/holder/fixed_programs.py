@@ -755,6 +755,25 @@ def main(tick):
         ),
     ),
     Case(
+        "threads that wait for a reader who has left",
+        """
+import itertools, threading
+def produce(line):
+    rows = torch.randn(512, 512)
+    for row in rows:
+        line.put(row.sum())
+def main(tick):
+    for _ in range(STEPS):
+        line = queue.Queue(maxsize=2)
+        threading.Thread(target=produce, args=(line,), daemon=True).start()
+        for _ in range(5):
+            line.get()
+        tick()
+""",
+        "let produce() return once nobody needs it, by a timeout or an event: its threads wait",
+        (("for row in rows:", "for row in itertools.islice(rows, 5):"),),
+    ),
+    Case(
         "hooks of a parameter",
         """
 gate = torch.nn.Linear(128, 128)

@@ -435,3 +435,55 @@ def main(tick):
         tick()
 """)
     assert leak.fix.startswith("use one name") != has_one
+
+
+def test_threads_that_wait_each_with_its_own(told: Told) -> None:
+    """One in five steps: as few steps leave something where two pools take turns, but these keep their
+    threads.
+    """
+    leak = told(
+        """
+import threading
+
+def produce(line, number):
+    rows = torch.zeros(4096 + 64 * (number % 7))
+    while True:
+        line.put(rows.sum())
+
+def main(tick):
+    for number in range(STEPS):
+        if number % 5 == 0:
+            line = queue.Queue(maxsize=2)
+            threading.Thread(target=produce, args=(line, number), daemon=True).start()
+        line.get()
+        tick()
+""",
+        steps=80,
+    )
+    assert leak.verdict in ("proven", "likely")
+    assert leak.owner.source.startswith("threading.Thread(target=produce")
+    assert leak.fix.startswith("let produce() return once nobody needs it")
+
+
+def test_few_threads_that_each_keep_more_and_more(told: Told) -> None:
+    leak = told(
+        """
+import threading
+
+def handle(line):
+    seen = []
+    while True:
+        line.get()
+        seen.append(torch.zeros(4096))
+
+def main(tick):
+    lines = [queue.Queue() for _ in range(3)]
+    for line in lines:
+        threading.Thread(target=handle, args=(line,), daemon=True).start()
+    for number in range(STEPS):
+        lines[number % 3].put(None)
+        tick()
+""",
+        steps=24,
+    )
+    assert not leak.fix.startswith("let handle() return")

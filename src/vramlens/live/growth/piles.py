@@ -26,9 +26,9 @@ from vramlens.live.heap.objects import is_kind
 from vramlens.live.heap.search import Search
 from vramlens.live.heap.tensors import Storage
 
-_SHARE_SPREAD = 0.4
+_SHARE_SPREAD, _CALL_OF_ITS_OWN = 0.4, 0.8
 """Of the steps, that left something: from there on, variables of many threads are one pile (a quarter
-are also two pools that took turns).
+are also two pools that took turns). Of fewer steps so many left a thread of their own: pools keep theirs.
 """
 _NEARLY_ALL, _MOST_OF_IT = 0.95, 0.75
 """Shares of the steps (one of 20 may be the last, short batch) and of the bytes (a part that holds half
@@ -81,6 +81,8 @@ class Pile:
         is_in_parts: the object's parts grow, as the lists of a dict do, and few are new.
         is_spread: of one variable of a function that runs many times at once (in threads, in
             itself): the object is what one of them holds.
+        is_of_new_calls: it is spread, and nearly each step that left something began such a call, which
+            goes on.
         is_parameter_state: it is what training makes once for each parameter, all of them older than
             the watch.
         is_in_use: its older entries are still written to.
@@ -92,6 +94,7 @@ class Pile:
     pace: Pace
     is_remade: bool = False
     is_spread: bool = False
+    is_of_new_calls: bool = False
     is_backlog: bool = False
     is_cut: bool = False
     is_rising: bool = False
@@ -466,8 +469,12 @@ def _spread(
     for nodes in _tops_by_variable(search, tops):
         items = list(chain.from_iterable(node.all_items() for node in nodes))
         pace = pace_of(bytes_by_birth(items), steps, looks)
-        if pace is not None and pace.is_steady and pace.filled >= _SHARE_SPREAD:
-            spread.append(Pile(nodes[0].position, items, pace, is_spread=True))
+        if pace is None or not pace.is_steady:
+            continue
+        are_new = len(nodes) >= _CALL_OF_ITS_OWN * pace.steps
+        if pace.filled >= _SHARE_SPREAD or are_new:
+            position = nodes[0].position
+            spread.append(Pile(position, items, pace, is_spread=True, is_of_new_calls=are_new))
             taken.update(nodes)
     return spread, [node for node in tops if node not in taken]
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from vramlens.ground.place import Place
 from vramlens.ground.verdict import Verdict
+from vramlens.leak.fixes import fix_of_class
 from vramlens.leak.leak import LeakOwner
 from vramlens.live.excuses.container_bounds import Growth
 from vramlens.live.excuses.removals import waits_for_keys
@@ -220,6 +221,8 @@ class _PileCase:
     def _fix(self, kind: str, keeper: Keeper | None, owner: LeakOwner, kept_things: Kept) -> str:
         if self._coroutine:
             return waiting_fix(self._coroutine, statement_source(keeper))
+        if self._pile.is_of_new_calls and self._thread_function:
+            return fix_of_class("waiting_threads", self._thread_function)
         store = store_of(keeper)
         way = self._way_to_container
         filed = filing_fix(store, way, self._kept) or waiters_fix(store, way)
@@ -228,6 +231,14 @@ class _PileCase:
         if not of_library and entries is not None and 2 * entries < self._pile.pace.steps:
             of_library = linked_fix(owner, self._chain, self._at, entries)
         return of_library or fix_of(kind, keeper, owner, kept_things)
+
+    @property
+    def _thread_function(self) -> str:
+        """The function of another thread whose variable leads to what is kept; empty elsewhere."""
+        root = self._chain.root
+        if root is None or root.code is None or not root.thread:
+            return ""
+        return root.code.co_name
 
     def _keeper(self, observed: Place | None) -> Keeper | None:
         """The statement that keeps; of threads' variables, what began the threads."""
