@@ -288,3 +288,27 @@ def test_a_matrix_in_another_type_is_no_pairs_of_vectors(tmp_path: Path) -> None
     run.asks("state", 8, name="float16[2048, 2048] tensor")
     answer = run.fails("all", 16, tmp_path, expression="weight * (sim - lse)")
     assert finding_of(answer, "broadcast_rows") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "operands", "is_told"),
+    [
+        ('td = self.target(b) - self.min_q(self.q, b["obs"], b["act"])', 2, True),
+        ('td = self.target(b) - self.min_q(self.q, b["obs"], b["act"])', 1, False),
+        ("td = self.target(b)[:, None] - self.min_q(self.q)", 2, False),
+        ("td = self.target(b) @ self.min_q(self.q)", 2, False),
+    ],
+)
+def test_operands_that_are_gone_once_the_pairs_are_there(
+    tmp_path: Path, text: str, operands: int, *, is_told: bool
+) -> None:
+    """What two calls computed for a difference; the next line fails with the difference."""
+    run = MadeRun(FRAMES)
+    run.asks("state", 1, name="Agent.weight", kind="parameter")
+    results = [run.asks("state", ROWS * 4 / (1 << 20)) for _ in range(operands)]
+    run.asks("all", 16, name="float32[2048, 2048] tensor")
+    run.frees(*results)
+    source = {(USER, 9): text}
+    answer = run.fails("squares", 16, tmp_path, expression="td.pow(2)", source=source)
+    finding = finding_of(answer, "broadcast_rows")
+    assert (finding is not None) == is_told

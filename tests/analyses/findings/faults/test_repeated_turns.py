@@ -80,3 +80,25 @@ def test_what_is_no_loop_or_keeps_little(
     tmp_path: Path, turns: int, change: dict[str, object]
 ) -> None:
     assert told(tmp_path, turns, **change) is None  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("in_graph", "trains", "is_told"),
+    [(True, True, True), (False, True, False), (True, False, False)],
+)
+def test_turns_outside_of_all_modules(
+    tmp_path: Path, *, in_graph: bool, trains: bool, is_told: bool
+) -> None:
+    """A loop of a program's own, as Sinkhorn's, that nothing but a graph keeps."""
+    frames: dict[str, tuple[Frame, ...]] = {
+        "loop": ((USER, 47, "soft_min"),),
+        "backward": ((f"{TORCH}/_tensor.py", 600, "backward"), (USER, 90, "fit")),
+    }
+    run = MadeRun(FRAMES | frames)
+    run.asks("weights", 10, name=f"{ROOT}.weight", kind="parameter")
+    if trains:
+        run.frees(run.asks("other", 1, module=ROOT), run.asks("backward", 1))
+    for _ in range(10):
+        run.asks("loop", 20, name="float32[2048, 2560] tensor", in_graph=in_graph)
+    finding = finding_of(run.fails("loop", 60, tmp_path), "repeated_turns")
+    assert (finding is not None) == is_told

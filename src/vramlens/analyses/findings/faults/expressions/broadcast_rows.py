@@ -32,7 +32,7 @@ _ROW_BY_ROW = re.compile(
 """Arithmetic between two plain operands, and losses: what is mostly meant row by row. A kernel, a product and an
 axis that is added make pairs because they want them.
 """
-_PART = rf"(?:[\w.]+\([\w., ]*\)|{_OPERAND})"
+_PART = rf"(?:[\w.]+\([\w., \[\]'\"]*\)|{_OPERAND})"
 """An operand, or what a model or a method computes."""
 _DIFFERENCE = re.compile(
     rf"\((?P<inner>{_PART}\s*-\s*{_PART})\)|^\w+ = (?P<line>{_PART}\s*-\s*{_PART})$"
@@ -203,8 +203,10 @@ def _unnamed_column(scene: Scene, expression: str, size_bytes: int, made_at: int
     rows = math.isqrt(size_bytes // _ITEM_BYTES)
     if rows < _FEWEST_ROWS or rows * rows * _ITEM_BYTES != size_bytes or _TURNED.search(expression):
         return None
-    allocations, alive, names = scene.device.allocations, scene.advice_rows, scene.view.names
+    allocations, names = scene.device.allocations, scene.view.names
     sizes = allocations.requested_bytes
+    # What a call has computed for the expression is gone once the pairs are there.
+    alive = np.union1d(scene.advice_rows, allocations.alive_after(made_at - 1))
     if _has_as_many(scene, rows * rows, made_at, _ITEMS):
         return None  # an operand has as many numbers, in this type or another
     of_model = names.of_kind(*(kind for kind in TensorKind if kind != TensorKind.TENSOR))

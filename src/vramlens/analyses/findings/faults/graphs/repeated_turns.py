@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vramlens.analyses.attribution.remedies_in_use import CHECKPOINT_FRAME, uses_checkpoints
+from vramlens.analyses.attribution.training import Training
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.scene import Scene, after_failure
 from vramlens.ground.verdict import Verdict
@@ -65,7 +66,8 @@ def _rows_of_turns(scene: Scene, *, has_checkpoints: bool) -> tuple[NDArray[np.i
     """
     view, allocations = scene.view, scene.device.allocations
     rows = scene.advice_rows
-    is_kept = view.modules.trains[rows] & (allocations.stack[rows] != NO_STACK)
+    is_kept = view.modules.trains[rows] | _is_only_in_graph(scene, rows)
+    is_kept &= allocations.stack[rows] != NO_STACK
     if has_checkpoints:  # what goes into one is what the last one gave
         is_kept &= scene.trace.stacks.within(CHECKPOINT_FRAME, allocations.stack[rows])
     rows = rows[
@@ -84,3 +86,10 @@ def _rows_of_turns(scene: Scene, *, has_checkpoints: bool) -> tuple[NDArray[np.i
         return rows, 0
     largest = np.bincount(group, weights=allocations.requested_bytes[rows]).argmax()
     return rows, int(counts[largest])
+
+
+def _is_only_in_graph(scene: Scene, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Whether a graph alone keeps each, as far as names say it, in a program that trains; no module made it."""
+    view = scene.view
+    is_in_graph = view.names.in_graph[rows] & ~view.modules.marked[rows]
+    return np.asarray(is_in_graph & (view.training == Training.SEEN))

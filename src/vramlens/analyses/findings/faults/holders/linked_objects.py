@@ -48,9 +48,11 @@ def linked_objects(scene: Scene) -> Iterator[Finding]:
                 bytes=size_bytes,
                 place=scene.view.place_of_block(int(rows[-1])),
                 evidence=(f"a {owner} that is in use keeps all that {links} lead to",),
-                fix=f"hold {first} weakly (weakref.ref); or cut it where the program goes on"
-                f" without the others (node{first} = None), and call gc.collect() there, as those"
-                f" still lead to each other; if all are needed, keep .{attribute} on the CPU (up"
-                f" to {format_size(size_bytes)} less)",
+                fix=f"if .{attribute} of a {owner} is not read again once those that follow it have"
+                f" their own, set it to None there (node.{attribute} = None) and keep the links; if"
+                f" nothing goes back along {first}, hold it weakly (weakref.ref), or cut it where"
+                f" the program goes on without the others (node{first} = None), and call"
+                f" gc.collect() there; if all are needed, keep .{attribute} on the CPU (up to"
+                f" {format_size(size_bytes)} less)",
                 extent=scene.extent(rows),
             )
