@@ -28,12 +28,10 @@ from vramlens.live.heap.tensors import Storage
 
 _SHARE_SPREAD, _CALL_OF_ITS_OWN = 0.4, 0.8
 """Of the steps, that left something: from there on, variables of many threads are one pile (a quarter
-are also two pools that took turns). Of fewer steps so many left a thread of their own: pools keep theirs.
+are also two pools that took turns); or of fewer, each of which left a thread of its own.
 """
 _NEARLY_ALL, _MOST_OF_IT = 0.95, 0.75
-"""Shares of the steps (one of 20 may be the last, short batch) and of the bytes (a part that holds half
-is one of two).
-"""
+"""Shares of the steps (one of 20 may be the last, short batch) and of the bytes (half is one of two)."""
 _NEW_PARTS = 0.25
 """Of an object's parts, that may be new in the second half where the parts are what grows. With half,
 a dict that gets a list in each step would pass; with none, one new user would make it the dict.
@@ -73,18 +71,15 @@ class Pile:
         pace: how they came.
         is_remade: of a tensor that grows by being made anew: sizes are in ``pace`` only.
         is_backlog: its oldest went, and it still grew: ``pace`` is of the difference.
-        is_cut: it is of an autograd graph whose oldest nodes were not looked at, and a counter rose
-            from the start as they do.
+        is_cut: of a graph whose oldest nodes were not looked at; a counter rose from the start.
         is_rising: it is what the sums of live bytes or a counter rose by, at each of them.
         is_turning: as much goes as comes, of its sizes or by a counter.
         is_complete: its object has an entry of each step.
         is_in_parts: the object's parts grow, as the lists of a dict do, and few are new.
         is_spread: of one variable of a function that runs many times at once (in threads, in
             itself): the object is what one of them holds.
-        is_of_new_calls: it is spread, and nearly each step that left something began such a call, which
-            goes on.
-        is_parameter_state: it is what training makes once for each parameter, all of them older than
-            the watch.
+        is_of_new_calls: it is spread, and each step that left something began a call that goes on.
+        is_parameter_state: what training makes once for each parameter, all older than the watch.
         is_in_use: its older entries are still written to.
         is_of_few: fewer steps left something in its object than are needed to speak of growth.
     """
@@ -134,8 +129,8 @@ class Pile:
         sizes = bytes_by_birth(self.items).values()
         usual_size = median(sizes)
         as_large = sum(abs(size - usual_size) <= ALIKE * usual_size for size in sizes)
-        gaps, usual_gap = gaps_of(self._born_steps), self.usual_gap
-        as_far = sum(gap <= usual_gap for gap in gaps)
+        gaps, usual = gaps_of(self._born_steps), self.usual_gap
+        as_far = sum(gap <= usual for gap in gaps)
         share = min(as_large / len(sizes), as_far / len(gaps))
         return self.pace.steps if share >= _NEARLY_ALL else 0
 
@@ -471,10 +466,9 @@ def _spread(
         pace = pace_of(bytes_by_birth(items), steps, looks)
         if pace is None or not pace.is_steady:
             continue
-        are_new = len(nodes) >= _CALL_OF_ITS_OWN * pace.steps
+        are_new, first = len(nodes) >= _CALL_OF_ITS_OWN * pace.steps, nodes[0].position
         if pace.filled >= _SHARE_SPREAD or are_new:
-            position = nodes[0].position
-            spread.append(Pile(position, items, pace, is_spread=True, is_of_new_calls=are_new))
+            spread.append(Pile(first, items, pace, is_spread=True, is_of_new_calls=are_new))
             taken.update(nodes)
     return spread, [node for node in tops if node not in taken]
 

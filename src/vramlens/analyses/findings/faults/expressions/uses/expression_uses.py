@@ -190,9 +190,9 @@ _USES = (
     of_call(
         r"\bMultivariateNormal\((?!.*scale_tril)",
         "makes the covariance once for each mean that it is given, to check and to factorize it",
-        "of one covariance, make one distribution of mean 0, noise ="
-        " MultivariateNormal(torch.zeros(n), covariance), and move what it is asked about:"
-        " noise.log_prob(x - means) for densities, means + noise.sample((len(means),)) to draw",
+        "of one covariance, ask a distribution with one mean, and move the others: means +"
+        " MultivariateNormal(torch.zeros(n), covariance).sample((len(means),)) to draw, and"
+        " MultivariateNormal(torch.zeros(n), covariance).log_prob(x - means) for densities",
         if_larger=FAR_LARGER,
     ),
     of_call(
