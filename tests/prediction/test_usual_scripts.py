@@ -193,6 +193,8 @@ def counts_of_unknown_values():
     counts = torch.bincount(labels, minlength=30)
     assert counts.shape == (30,) and run.log.guess_of(counts) is None
     assert run.mode.runner._values.assumptions == guesses  # its size is stated
+    rows = torch.randn(len(labels), 4, device="cuda").split(counts.tolist())  # of experts
+    assert [len(part) for part in rows] == [5] * 8 + [4] * 22
     assert torch.bincount(labels).shape == (19,)
     assert torch.unique(labels.view(-1, 8), dim=0).shape == (16, 8)
 

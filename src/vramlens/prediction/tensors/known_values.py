@@ -156,7 +156,10 @@ class KnownValues:
             if size is None:
                 self.assumptions[assumption_of(operator, args)] += 1
                 return largest_result(operator, args)
-            return torch.zeros(size, dtype=torch.long)
+            if not is_even_count(operator, args):
+                return torch.zeros(size, dtype=torch.long)
+            counted = int(args[0].numel())
+            return counted // size + (torch.arange(size) < counted % size).long()
         return operator.function(*_replaced(args, self), **_on_cpu(_replaced_in(kwargs, self)))
 
     def follow(
@@ -371,6 +374,14 @@ def stated_size(operator: Operator, args: Any, kwargs: Any) -> int | None:
     if operator.name == "aten.bincount" and len(args) > 2 and args[2] > 0:
         return max(int(args[2]), even_choices.choices_of(args[0]) or 0)
     return None
+
+
+def is_even_count(operator: Operator, args: Any) -> bool:
+    """Whether a result counts so many classes as the program says: as often each, so that a split by the
+    counts has all that there is.
+    """
+    is_count = operator.name == "aten.bincount" and len(args) > 2
+    return is_count and args[1] is None and args[2] > 0
 
 
 def _selects_by_mask(operator: Operator, args: Any) -> bool:

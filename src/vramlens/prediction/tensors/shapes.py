@@ -23,7 +23,7 @@ from vramlens.prediction.tensors.even_choices import (
 )
 from vramlens.prediction.tensors.fused_results import FusedResults
 from vramlens.prediction.tensors.host_results import host_results
-from vramlens.prediction.tensors.known_values import KnownValues, stated_size
+from vramlens.prediction.tensors.known_values import KnownValues, is_even_count, stated_size
 from vramlens.prediction.tensors.operator_schema import Operator, operator_of, tensors_in
 from vramlens.prediction.tensors.origins import Origins
 from vramlens.prediction.tensors.random_numbers import skip_draws
@@ -337,7 +337,8 @@ class OperatorRunner:
             if operator.name in _IN_ROOM_FOR_ALL and value.numel():
                 copy = copy.new_empty(room).resize_(value.shape)
             self._note([copy])
-            if is_known and self._values.is_worth(copy):
+            is_usable = is_known or is_even_count(operator, args)
+            if is_usable and self._values.is_worth(copy):
                 self._values.set(copy, value)
             if hangs_on_values and copy.dim():
                 self.log.hangs_on_guess(copy, int(copy.shape[0]), max(map(most_times, tensors)))
