@@ -444,11 +444,15 @@ def test_threads_that_wait_each_with_its_own(told: Told) -> None:
     leak = told(
         """
 import threading
+done = threading.Event()
 
 def produce(line, number):
     rows = torch.zeros(4096 + 64 * (number % 7))
-    while True:
-        line.put(rows.sum())
+    while not done.is_set():
+        try:
+            line.put(rows.sum(), timeout=0.2)
+        except queue.Full:
+            pass
 
 def main(tick):
     for number in range(STEPS):
@@ -457,6 +461,7 @@ def main(tick):
             threading.Thread(target=produce, args=(line, number), daemon=True).start()
         line.get()
         tick()
+    done.set()
 """,
         steps=80,
     )
@@ -472,8 +477,7 @@ import threading
 
 def handle(line):
     seen = []
-    while True:
-        line.get()
+    while line.get() is None:
         seen.append(torch.zeros(4096))
 
 def main(tick):
@@ -483,6 +487,8 @@ def main(tick):
     for number in range(STEPS):
         lines[number % 3].put(None)
         tick()
+    for line in lines:
+        line.put("the end")
 """,
         steps=24,
     )
